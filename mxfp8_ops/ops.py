@@ -1,0 +1,292 @@
+"""Every schema and every fake of ``torch.ops.mxfp8``. Imports torch only.
+
+An operation exists as a dispatcher op (``mxfp8::quantize``), which chooses a backend, and as one op for
+each backend that can compute it (``mxfp8::quantize_cpu``). All of them have one schema, one check and
+one fake, and exist after import on every machine; kernels are registered by the backend files and
+by ``dispatch.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from . import formats
+from .formats import BLOCK_SIZE, SCALE_DTYPE
+
+NAMESPACE = "mxfp8"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation: its schema, the backends that have an op for it, its check and its fake."""
+
+    name: str
+    arguments: str
+    returns: str
+    backends: tuple[str, ...]
+    check: Callable[..., None]
+    fake: Callable[..., Any]
+
+    def op(self, backend: str | None = None) -> torch._ops.OpOverload:
+        """The registered op of ``backend``, or the dispatcher op."""
+        return getattr(getattr(torch.ops, NAMESPACE), self.op_name(backend)).default
+
+    def op_name(self, backend: str | None = None) -> str:
+        """``"quantize"`` or ``"quantize_cpu"``."""
+        return self.name if backend is None else f"{self.name}_{backend}"
+
+
+def allocate_quantized(
+    input: torch.Tensor,
+    shape: Sequence[Any],
+    dtype: torch.dtype | None,
+    scale_layout: str,
+    alignment: int | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """New uninitialised data and scale, on input's device, for an input of ``shape``."""
+    data_shape, scale_shape = formats.quantized_shapes(shape, scale_layout, alignment)
+    element = formats.element_format(dtype)
+    data = torch.empty(data_shape, dtype=element.dtype, device=input.device)
+    return data, torch.empty(scale_shape, dtype=SCALE_DTYPE, device=input.device)
+
+
+def _transposed_shape(input: torch.Tensor) -> tuple[Any, ...]:
+    return (*input.shape[:-2], input.shape[-1], input.shape[-2])
+
+
+def quantize_fake(
+    input: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    scaling_mode: str = "rceil",
+    scale_layout: str = "linear",
+    alignment: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Check a ``quantize`` call and allocate its outputs."""
+    formats.check_quantize(
+        input,
+        dtype=dtype,
+        scaling_mode=scaling_mode,
+        scale_layout=scale_layout,
+        alignment=alignment,
+    )
+    return allocate_quantized(input, input.shape, dtype, scale_layout, alignment)
+
+
+def quantize_columnwise_fake(
+    input: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    scaling_mode: str = "rceil",
+    scale_layout: str = "linear",
+    alignment: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Check a ``quantize_columnwise`` call and allocate its outputs."""
+    formats.check_quantize_columnwise(
+        input,
+        dtype=dtype,
+        scaling_mode=scaling_mode,
+        scale_layout=scale_layout,
+        alignment=alignment,
+    )
+    return allocate_quantized(input, _transposed_shape(input), dtype, scale_layout, alignment)
+
+
+def quantize_both_fake(
+    input: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    scaling_mode: str = "rceil",
+    scale_layout: str = "linear",
+    scale_layout_t: str | None = None,
+    alignment: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Check a ``quantize_both`` call and allocate its outputs."""
+    formats.check_quantize_both(
+        input,
+        dtype=dtype,
+        scaling_mode=scaling_mode,
+        scale_layout=scale_layout,
+        scale_layout_t=scale_layout_t,
+        alignment=alignment,
+    )
+    layout_t = scale_layout if scale_layout_t is None else scale_layout_t
+    return (
+        *allocate_quantized(input, input.shape, dtype, scale_layout, alignment),
+        *allocate_quantized(input, _transposed_shape(input), dtype, layout_t, alignment),
+    )
+
+
+def dequantize_fake(
+    data: torch.Tensor,
+    scale: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    scale_layout: str = "linear",
+) -> torch.Tensor:
+    """Check a ``dequantize`` call and allocate its output."""
+    formats.check_dequantize(data, scale, dtype=dtype, scale_layout=scale_layout)
+    output_dtype = torch.bfloat16 if dtype is None else dtype
+    return torch.empty(data.shape, dtype=output_dtype, device=data.device)
+
+
+def swizzle_scale_fake(scale: torch.Tensor, scale_layout: str) -> torch.Tensor:
+    """Check a ``swizzle_scale`` call and allocate its output."""
+    formats.check_swizzle_scale(scale, scale_layout)
+    unquantized_shape = (*scale.shape[:-1], scale.shape[-1] * BLOCK_SIZE)
+    shape = formats.quantized_shapes(unquantized_shape, scale_layout, None)[1]
+    return torch.empty(shape, dtype=SCALE_DTYPE, device=scale.device)
+
+
+def unswizzle_scale_fake(
+    scale: torch.Tensor, rows: int, columns: int, scale_layout: str
+) -> torch.Tensor:
+    """Check an ``unswizzle_scale`` call and allocate its output."""
+    formats.check_unswizzle_scale(scale, rows, columns, scale_layout)
+    return torch.empty(
+        (*scale.shape[:-2], rows, columns), dtype=SCALE_DTYPE, device=scale.device
+    )
+
+
+_QUANTIZE_OPTIONS = 'ScalarType? dtype=None, str scaling_mode="rceil", str scale_layout="linear"'
+
+OPERATIONS = {
+    operation.name: operation
+    for operation in (
+        Operation(
+            "quantize",
+            f"(Tensor input, *, {_QUANTIZE_OPTIONS}, int? alignment=None)",
+            "(Tensor data, Tensor scale)",
+            ("torch", "cpu", "cuda", "cute_dsl", "triton", "xpu"),
+            formats.check_quantize,
+            quantize_fake,
+        ),
+        Operation(
+            "quantize_columnwise",
+            f"(Tensor input, *, {_QUANTIZE_OPTIONS}, int? alignment=None)",
+            "(Tensor data, Tensor scale)",
+            ("torch", "cpu", "cuda", "triton"),
+            formats.check_quantize_columnwise,
+            quantize_columnwise_fake,
+        ),
+        Operation(
+            "quantize_both",
+            f"(Tensor input, *, {_QUANTIZE_OPTIONS}, str? scale_layout_t=None, int? alignment=None)",
+            "(Tensor data, Tensor scale, Tensor data_t, Tensor scale_t)",
+            ("torch", "cpu", "cuda", "triton"),
+            formats.check_quantize_both,
+            quantize_both_fake,
+        ),
+        Operation(
+            "dequantize",
+            '(Tensor data, Tensor scale, *, ScalarType? dtype=None, str scale_layout="linear")',
+            "Tensor",
+            ("torch", "cpu", "cuda", "triton", "xpu"),
+            formats.check_dequantize,
+            dequantize_fake,
+        ),
+        Operation(
+            "swizzle_scale",
+            "(Tensor scale, str scale_layout)",
+            "Tensor",
+            ("torch", "cpu"),
+            formats.check_swizzle_scale,
+            swizzle_scale_fake,
+        ),
+        Operation(
+            "unswizzle_scale",
+            "(Tensor scale, SymInt rows, SymInt columns, str scale_layout)",
+            "Tensor",
+            ("torch", "cpu"),
+            formats.check_unswizzle_scale,
+            unswizzle_scale_fake,
+        ),
+    )
+}
+
+# A second copy of the package in one process (reloaded, or vendored) finds the first one's library here
+# and registers nothing: op names are global to the process.
+_LIBRARY: torch.library.Library | None = None
+
+
+def register_kernel(name: str, key: str, kernel: Callable[..., Any]) -> None:
+    """Register ``kernel`` for ``mxfp8::name`` on a dispatch key, unless another copy owns the ops."""
+    if _LIBRARY is not None:
+        _LIBRARY.impl(name, kernel, key)
+
+
+def _refusal_kernel(operation: Operation) -> Callable[..., str]:
+    """Kernel of ``mxfp8::_refuse_<operation>``: the sentence that refuses a call, empty if none does.
+
+    Native kernels only decide whether they were called properly; the words are those of the check.
+    """
+
+    def refuse(*args: Any, **kwargs: Any) -> str:
+        try:
+            operation.check(*args, **kwargs)
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    return refuse
+
+
+def _vmap_rule(op: torch._ops.OpOverload) -> Callable[..., Any]:
+    """Batch dimensions are part of every operation, so a mapped dimension becomes the first of them."""
+
+    def rule(info: Any, in_dims: tuple[Any, ...], *args: Any, **kwargs: Any) -> Any:
+        arguments = list(args)
+        for i, (argument, dim) in enumerate(zip(args, in_dims, strict=True)):
+            if isinstance(argument, torch.Tensor):
+                if dim is None:
+                    arguments[i] = argument.unsqueeze(0).expand(info.batch_size, *argument.shape)
+                else:
+                    arguments[i] = argument.movedim(dim, 0)
+        # [K] is one row of one matrix: with a batch dimension in front it stays one row.
+        is_row = arguments[0].dim() == 2
+        if is_row:
+            arguments = [
+                a.unsqueeze(-2) if isinstance(a, torch.Tensor) and a.dim() == 2 else a
+                for a in arguments
+            ]
+        results = op(*arguments, **kwargs)
+        outputs = (results,) if isinstance(results, torch.Tensor) else results
+        if is_row:  # leaves swizzled scales, of 8 or 128 rows, as they are
+            outputs = tuple(output.squeeze(-2) for output in outputs)
+        if isinstance(results, torch.Tensor):
+            return outputs[0], 0
+        return outputs, (0,) * len(outputs)
+
+    return rule
+
+
+def _define_all() -> None:
+    global _LIBRARY
+    namespace = getattr(torch.ops, NAMESPACE)
+    if getattr(namespace, "_library", None) is not None:
+        return
+    library = torch.library.Library(NAMESPACE, "FRAGMENT")
+    for operation in OPERATIONS.values():
+        for backend in (None, *operation.backends):
+            name = operation.op_name(backend)
+            library.define(
+                f"{name}{operation.arguments} -> {operation.returns}",
+                tags=(torch.Tag.pt2_compliant_tag,),
+            )
+            torch.library.register_fake(f"{NAMESPACE}::{name}", operation.fake, lib=library)
+            torch.library.register_vmap(
+                f"{NAMESPACE}::{name}", _vmap_rule(operation.op(backend)), lib=library
+            )
+            # Codes and scales carry no gradient: outputs are detached, at no cost per call.
+            library.impl(name, torch.library.fallthrough_kernel, "Autograd")
+        refusal = f"_refuse_{operation.name}"
+        library.define(f"{refusal}{operation.arguments} -> str")
+        library.impl(refusal, _refusal_kernel(operation), "CompositeExplicitAutograd")
+    namespace._library = _LIBRARY = library
+
+
+_define_all()

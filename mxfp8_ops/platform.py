@@ -1,0 +1,46 @@
+"""Cached questions about the machine. Nothing here runs on import."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import importlib.util
+
+import torch
+
+
+def is_rocm() -> bool:
+    """Whether this torch drives AMD GPUs, whose tensors also have the device type ``cuda``."""
+    return torch.version.hip is not None
+
+
+@functools.cache
+def compute_capability(index: int) -> tuple[int, int]:
+    """Compute capability of an NVIDIA GPU, ``(9, 0)`` for an H200."""
+    return torch.cuda.get_device_capability(index)
+
+
+@functools.cache
+def gcn_arch(index: int) -> str:
+    """Architecture of an AMD GPU without its feature flags, ``"gfx942"`` for an MI300X."""
+    return torch.cuda.get_device_properties(index).gcnArchName.split(":")[0]
+
+
+def device_index(device: torch.device) -> int:
+    """Index of ``device``; that of the current device where none is given."""
+    if device.index is not None:
+        return device.index
+    return torch.accelerator.current_device_index() if device.type in ("cuda", "xpu") else 0
+
+
+def package_version(distribution: str) -> str | None:
+    """Version of an installed distribution, read from its metadata without importing it."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def has_module(name: str) -> bool:
+    """Whether a top-level module can be found, without importing it."""
+    return importlib.util.find_spec(name) is not None

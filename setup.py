@@ -1,0 +1,184 @@
+"""Builds the native libraries of mxfp8_ops; all other metadata is in pyproject.toml.
+
+MXFP8_OPS_NATIVE=auto (default) builds what this machine can build and says what it leaves out,
+=1 makes a missing CPU library an error, =0 installs pure Python.
+MXFP8_OPS_CUDA=auto|0|1 does the same for the CUDA library; MXFP8_OPS_CUDA_ARCHS names its
+architectures (default "80;89;90;100;120", PTX for the last).
+
+The libraries use torch's stable ABI and no Python.h, so one build serves every Python and torch >= 2.11.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).parent
+NATIVE = os.environ.get("MXFP8_OPS_NATIVE", "auto").lower()
+CUDA = os.environ.get("MXFP8_OPS_CUDA", "auto").lower()
+CUDA_ARCHS = os.environ.get("MXFP8_OPS_CUDA_ARCHS", "80;89;90;100;120").replace(",", ";").split(";")
+
+# torch 2.11: the first whose stable ABI knows float8_e8m0fnu.
+COMMON_FLAGS = ["-std=c++17", "-O3", "-DTORCH_TARGET_VERSION=0x020b000000000000", f"-I{ROOT / 'csrc'}"]
+# By file name; the choice among them is made at run time.
+ISA_FLAGS = {
+    "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vbmi", "-mprefer-vector-width=512"],
+    "avx2": ["-mavx2", "-mf16c", "-mfma"],
+}
+
+
+def torch_directory() -> Path | None:
+    try:
+        import torch
+    except ImportError:
+        return None
+    return Path(torch.__file__).parent
+
+
+def torch_flags(directory: Path) -> tuple[list[str], list[str]]:
+    include = directory / "include"
+    compile_flags = [f"-isystem{include}", f"-isystem{include / 'torch/csrc/api/include'}"]
+    return compile_flags, [f"-L{directory / 'lib'}", "-ltorch_cpu"]
+
+
+def find_nvcc() -> str | None:
+    home = os.environ.get("CUDA_HOME")
+    candidate = shutil.which("nvcc", path=str(Path(home) / "bin")) if home else None
+    return candidate or shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+
+
+def cpu_commands(output: Path, work: Path) -> tuple[list[list[str]], list[str]]:
+    compiler = os.environ.get("CXX", "g++" if shutil.which("g++") else "c++")
+    directory = torch_directory()
+    assert directory is not None
+    include_flags, link_flags = torch_flags(directory)
+    x86 = platform.machine().lower() in ("x86_64", "amd64")
+    # Contracting a * b + c would round once where the contract rounds twice.
+    flags = [*COMMON_FLAGS, "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-Wall", "-Wextra"]
+    commands, objects = [], []
+    for source in sorted((ROOT / "csrc/cpu").glob("*.cpp")):
+        isa = next((name for name in ISA_FLAGS if source.stem.endswith(f"_{name}")), None)
+        if isa and not x86:
+            continue
+        target = work / f"cpu_{source.stem}.o"
+        isa_flags = ISA_FLAGS[isa] if isa else []
+        commands.append([compiler, *flags, *isa_flags, *include_flags, "-c", str(source), "-o", str(target)])
+        objects.append(str(target))
+    return commands, [compiler, "-shared", "-s", *objects, "-o", str(output), *link_flags]
+
+
+def cuda_commands(output: Path, work: Path) -> tuple[list[list[str]], list[str]]:
+    nvcc = find_nvcc()
+    directory = torch_directory()
+    assert nvcc is not None and directory is not None
+    include_flags, link_flags = torch_flags(directory)
+    include_flags = [flag.replace("-isystem", "-I") for flag in include_flags]
+    codes = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in CUDA_ARCHS]
+    codes.append(f"-gencode=arch=compute_{CUDA_ARCHS[-1]},code=compute_{CUDA_ARCHS[-1]}")
+    archs = ",".join(CUDA_ARCHS)
+    flags = [
+        *COMMON_FLAGS, *codes, f"-DMXFP8_CUDA_ARCHS={archs}", "-fmad=false", "-DUSE_CUDA",
+        "-Xcompiler", "-fPIC,-fvisibility=hidden", "--expt-relaxed-constexpr", "-w",
+    ]
+    commands, objects = [], []
+    for source in sorted((ROOT / "csrc/cuda").glob("*.cu")):
+        target = work / f"cuda_{source.stem}.o"
+        commands.append([nvcc, *flags, *include_flags, "-c", str(source), "-o", str(target)])
+        objects.append(str(target))
+    # The static runtime finds the driver at load time, so the library loads on machines without one.
+    return commands, [nvcc, "-shared", "-cudart=static", *codes[:1], *objects, "-o", str(output), *link_flags]
+
+
+LIBRARIES = {"cpu": cpu_commands, "cuda": cuda_commands}
+
+
+def reason_not_built(name: str) -> str | None:
+    """Why this machine does not build the library ``name``, or None."""
+    if NATIVE == "0" or (name == "cuda" and CUDA == "0"):
+        return "it was switched off"
+    if not any((ROOT / "csrc" / name).glob("*.c*")):
+        return "its sources are not part of this package"
+    if torch_directory() is None:
+        return "torch cannot be imported by the build (install torch first, then use --no-build-isolation)"
+    if name == "cpu" and not (os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")):
+        return "no C++ compiler was found"
+    if name == "cuda" and find_nvcc() is None:
+        return "nvcc was not found"
+    return None
+
+
+class BuildNative(build_ext):
+    """Compiles each library with plain compiler calls into ``mxfp8_ops/_lib``."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        return str(Path(*fullname.split("."))) + ".so"
+
+    def build_extension(self, ext: Extension) -> None:
+        name = ext.name.removeprefix("mxfp8_ops._lib.libmxfp8_")
+        output = Path(self.get_ext_fullpath(ext.name)).resolve()
+        work = Path(self.build_temp).resolve()
+        output.parent.mkdir(parents=True, exist_ok=True)
+        work.mkdir(parents=True, exist_ok=True)
+        try:
+            commands, link = LIBRARIES[name](output, work)
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                list(pool.map(self._run, commands))
+            self._run(link)
+        except (OSError, subprocess.CalledProcessError) as error:
+            if is_required(name):
+                raise
+            say(f"the native {name} library was not built: {error}")
+
+    def _run(self, command: list[str]) -> None:
+        print(" ".join(command), flush=True)
+        subprocess.run(command, check=True)
+
+    def copy_extensions_to_source(self) -> None:
+        built = [e for e in self.extensions if Path(self.get_ext_fullpath(e.name)).exists()]
+        self.extensions = built
+        if not self.inplace or self.editable_mode:
+            super().copy_extensions_to_source()
+
+
+class PlatformWheel(bdist_wheel):
+    """One wheel for every Python: the libraries know nothing of it."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        tag = super().get_tag()
+        return tag if self.root_is_pure else ("py3", "none", tag[2])
+
+
+def is_required(name: str) -> bool:
+    return (CUDA if name == "cuda" else NATIVE) == "1"
+
+
+def say(sentence: str) -> None:
+    print(f"mxfp8_ops: {sentence}", file=sys.stderr, flush=True)
+
+
+def extensions() -> list[Extension]:
+    found = []
+    for name in LIBRARIES:
+        reason = reason_not_built(name)
+        if reason is None:
+            found.append(Extension(f"mxfp8_ops._lib.libmxfp8_{name}", sources=[]))
+        elif is_required(name):
+            raise SystemExit(f"mxfp8_ops: the native {name} library is required but {reason}")
+        else:
+            say(f"installing without the native {name} library: {reason}")
+    return found
+
+
+setup(
+    ext_modules=extensions(),
+    cmdclass={"build_ext": BuildNative, "bdist_wheel": PlatformWheel},
+)
