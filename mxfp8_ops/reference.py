@@ -22,6 +22,8 @@ fuse with its neighbours. The registered ops are opaque to it instead.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from . import formats
@@ -154,7 +156,7 @@ def quantize_both(
         alignment=alignment,
     )
     layout_t = scale_layout if scale_layout_t is None else scale_layout_t
-    options = {"dtype": dtype, "scaling_mode": scaling_mode, "alignment": alignment}
+    options: dict[str, Any] = {"dtype": dtype, "scaling_mode": scaling_mode, "alignment": alignment}
     return (
         *quantize(input, scale_layout=scale_layout, **options),
         *quantize(input.mT, scale_layout=layout_t, **options),
