@@ -174,10 +174,13 @@ class BuildNative(build_ext):
         subprocess.run(command, check=True)
 
     def copy_extensions_to_source(self) -> None:
-        built = [e for e in self.extensions if Path(self.get_ext_fullpath(e.name)).exists()]
-        self.extensions = built
-        if not self.inplace or self.editable_mode:
-            super().copy_extensions_to_source()
+        # By now get_ext_fullpath answers with the place in the source tree, not that of the build.
+        def built(ext: Extension) -> Path:
+            return Path(self.build_lib, self.get_ext_filename(ext.name))
+
+        self.extensions = [ext for ext in self.extensions if built(ext).exists()]
+        (ROOT / "mxfp8_ops/_lib").mkdir(exist_ok=True)
+        super().copy_extensions_to_source()
 
 
 class PlatformWheel(bdist_wheel):

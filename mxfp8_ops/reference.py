@@ -185,8 +185,9 @@ def dequantize(
     bits = torch.where(byte == E8M0_NAN, 0x7FC00000, bits)
     blocks = data.detach().float().reshape(*data.shape[:-1], columns, BLOCK_SIZE)
     values = blocks * bits.view(torch.float32).unsqueeze(-1)
-    values = torch.where(values.isnan(), torch.nan, values)
-    return values.reshape(data.shape).to(torch.bfloat16 if dtype is None else dtype)
+    rounded = values.to(torch.bfloat16 if dtype is None else dtype)
+    # After the cast: torch's vectorised one turns a NaN into bfloat16 0xFFFF.
+    return torch.where(values.isnan(), torch.nan, rounded).reshape(data.shape)
 
 
 def swizzle_scale(scale: torch.Tensor, scale_layout: str) -> torch.Tensor:
