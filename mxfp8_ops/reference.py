@@ -101,7 +101,7 @@ def quantize_bytes(
     data_shape, _ = formats.quantized_shapes(input.shape, scale_layout, alignment)
     blocks_shape = (*data_shape[:-1], data_shape[-1] // BLOCK_SIZE, BLOCK_SIZE)
 
-    values = input.detach().float()
+    values = input.detach().float().contiguous()  # elementwise results keep the strides
     padding = data_shape[-1] - input.shape[-1]
     if alignment is not None:
         values = torch.nn.functional.pad(values, (0, padding))
@@ -227,7 +227,7 @@ def dequantize_bytes(
     # In integers: torch's vectorised cast, which Inductor uses too, makes every NaN bfloat16 0xFFFF.
     nan, integer = _QUIET_NAN[output]
     codes = torch.where(values.isnan(), nan, values.to(output).view(integer)).to(integer)
-    return codes.view(output).reshape(data.shape)
+    return codes.view(output).reshape(data.shape).contiguous()
 
 
 def swizzle_scale(scale: torch.Tensor, scale_layout: str) -> torch.Tensor:

@@ -1,0 +1,159 @@
+"""The dispatcher: order per platform, cached reasons, fallback with the same bytes."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from cases import run_python
+
+import mxfp8_ops
+from mxfp8_ops import dispatch, platform, reference
+from mxfp8_ops.backends import Backend
+from mxfp8_ops.errors import BackendUnavailableError
+from mxfp8_ops.ops import OPERATIONS
+from mxfp8_ops.testing import assert_same_bytes
+
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+    """A dispatcher without memory or forced backend."""
+    monkeypatch.setattr(dispatch, "_routes", {})
+    monkeypatch.setattr(dispatch, "_reasons", {})
+    monkeypatch.setattr(dispatch, "SETTINGS", dispatch.Settings(None, False))
+    return monkeypatch
+
+
+def backend(name, launch, reason=None, **options):
+    return Backend(name, (), {"quantize": launch}, reason or (lambda device: None), **options)
+
+
+def use(fresh, *backends):
+    table = {b.name: b for b in backends} | {"torch": dispatch.BACKENDS["torch"]}
+    fresh.setattr(dispatch, "BACKENDS", table)
+    fresh.setattr(dispatch, "preference", lambda device: tuple(table))
+    return dispatch._dispatcher_kernel(OPERATIONS["quantize"])
+
+
+X = torch.randn(3, 64)
+EXPECTED = reference.quantize(X)
+
+
+def never(*args, **kwargs):
+    raise AssertionError("this backend must not be launched")
+
+
+@pytest.mark.parametrize(
+    ("rocm", "capability", "order"),
+    [
+        (False, (10, 0), ("cute_dsl", "cuda", "triton", "torch")),
+        (False, (12, 0), ("cute_dsl", "cuda", "triton", "torch")),
+        (False, (9, 0), ("cuda", "triton", "torch")),
+        (False, (8, 0), ("cuda", "triton", "torch")),
+        (True, (9, 4), ("triton", "torch")),
+    ],
+)
+def test_order_on_devices_of_type_cuda(monkeypatch, rocm, capability, order):
+    monkeypatch.setattr(platform, "is_rocm", lambda: rocm)
+    monkeypatch.setattr(platform, "compute_capability", lambda index: capability)
+    assert dispatch.preference(torch.device("cuda", 0)) == order
+
+
+def test_order_on_other_devices():
+    assert dispatch.preference(torch.device("cpu")) == ("cpu", "torch")
+    assert dispatch.preference(torch.device("xpu", 0)) == ("xpu", "triton", "torch")
+    assert dispatch.preference(torch.device("mps")) == ("torch",)
+
+
+def test_a_probe_runs_once_and_anything_it_raises_is_a_reason(fresh):
+    calls = []
+
+    def probe(device):
+        calls.append(device)
+        raise AssertionError("driver too old")
+
+    kernel = use(fresh, backend("cuda", never, probe))
+    for _ in range(3):
+        assert_same_bytes(kernel(X), EXPECTED)
+    assert len(calls) == 1
+    reason = dispatch.unavailable_reason(dispatch.BACKENDS["cuda"], X.device)
+    assert "AssertionError: driver too old" in reason
+
+
+def test_a_failing_launcher_is_left_out_with_one_warning_and_the_same_bytes(fresh, caplog):
+    calls = []
+
+    def launch(*args, **kwargs):
+        calls.append(1)
+        raise BackendUnavailableError("cuda", "the compiler is missing")
+
+    kernel = use(fresh, backend("cuda", launch))
+    with caplog.at_level(logging.WARNING, "mxfp8_ops"):
+        for _ in range(3):
+            assert_same_bytes(kernel(X), EXPECTED)
+    assert len(calls) == 1
+    assert [r.getMessage() for r in caplog.records if "the compiler is missing" in r.getMessage()]
+    assert len(caplog.records) == 1
+
+
+def test_an_unsupported_request_goes_to_the_next_and_leaves_the_backend_in(fresh):
+    served = []
+
+    def launch(*args, **kwargs):
+        served.append(kwargs)
+        return reference.quantize(*args, **kwargs)
+
+    def unsupported(operation, *args, **kwargs):
+        return "only rceil" if kwargs.get("scaling_mode", "rceil") != "rceil" else None
+
+    kernel = use(fresh, backend("cuda", launch, unsupported_reason=unsupported))
+    expected = reference.quantize(X, scaling_mode="floor")
+    assert_same_bytes(kernel(X, scaling_mode="floor"), expected)
+    assert served == []
+    assert_same_bytes(kernel(X), EXPECTED)
+    assert served == [{}]
+
+
+def test_strict_leaves_out_a_backend_that_deviates(fresh):
+    kernel = use(fresh, backend("cute_dsl", never, deviation="non-finite blocks come back finite"))
+    fresh.setattr(dispatch, "SETTINGS", dispatch.Settings(None, True))
+    assert_same_bytes(kernel(X), EXPECTED)
+
+
+def test_empty_input_launches_nothing(fresh):
+    data, scale = use(fresh, backend("cuda", never))(torch.empty(0, 64))
+    assert data.shape == (0, 64)
+    assert scale.shape == (0, 2)
+
+
+@pytest.mark.parametrize("name", ["cuda", "cute_dsl", "triton", "xpu"])
+def test_a_named_backend_never_falls_back(name):
+    with pytest.raises(BackendUnavailableError, match=name):
+        mxfp8_ops.quantize(X, backend=name)
+
+
+def test_table_shows_every_backend_with_a_reason_or_available():
+    table = mxfp8_ops.backends("cpu")
+    assert {row.name for row in table} == set(dispatch.BACKENDS)
+    assert sum(row.chosen for row in table) == 1
+    assert len(str(table).splitlines()) == len(table)
+    assert all((row.reason or "available") in str(table) for row in table)
+
+
+CALL = "import torch, mxfp8_ops; mxfp8_ops.quantize(torch.ones(2, 32)); print('served')"
+
+
+@pytest.mark.parametrize(("name", "served"), [("torch", True), ("", True), ("auto", True)])
+def test_environment_chooses_a_backend(name, served):
+    done = run_python(CALL, MXFP8_OPS_BACKEND=name)
+    assert ("served" in done.stdout) is served, done.stderr
+
+
+@pytest.mark.parametrize(("name", "words"), [("cuda", "cuda"), ("bogus", "got 'bogus'")])
+def test_environment_naming_a_backend_that_cannot_serve_is_an_error(name, words):
+    done = run_python(CALL, MXFP8_OPS_BACKEND=name)
+    assert done.returncode != 0
+    assert words in done.stderr
+    assert "served" not in done.stdout
