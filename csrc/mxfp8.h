@@ -1,8 +1,10 @@
-// The numerics of MXFP8 for all native code: no torch, no standard library beyond <cstdint>, usable in
-// C++17, CUDA and SYCL device code. docs/numerics.md states the rules; tests/native/ proves this header.
+// The numerics of MXFP8 for all native code: no torch, no standard library beyond <cstdint>, usable
+// in C++17, CUDA and SYCL device code. docs/numerics.md states the rules; tests/native/ proves this
+// header.
 //
-// Everything that decides a byte is integer arithmetic on fp32 bits. The only floating-point operations
-// are one multiplication by a power of two and one addition that rounds to an FP8 subnormal.
+// Everything that decides a byte is integer arithmetic on fp32 bits. The only floating-point
+// operations are one multiplication by a power of two and one addition that rounds to an FP8
+// subnormal.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +12,8 @@
 #if defined(__CUDACC__)
 #define MXFP8_FN __host__ __device__ __forceinline__
 #else
-// Internal linkage: files compiled for different instruction sets must not share one copy of a function.
+// Internal linkage: files compiled for different instruction sets must not share one copy of a
+// function.
 #define MXFP8_FN static inline
 #endif
 
@@ -34,7 +37,7 @@ struct Element {
   static constexpr int kEmax = kIsE4m3 ? 8 : 15;
   static constexpr int kMantissaBits = kIsE4m3 ? 3 : 2;
   static constexpr int kBias = kIsE4m3 ? 7 : 15;
-  static constexpr uint32_t kMaxBits = kIsE4m3 ? 0x43E00000 : 0x47600000;        // 448, 57344
+  static constexpr uint32_t kMaxBits = kIsE4m3 ? 0x43E00000 : 0x47600000;  // 448, 57344
   static constexpr uint32_t kMaxCode = kIsE4m3 ? 0x7E : 0x7B;
   static constexpr uint32_t kMinNormalBits = kIsE4m3 ? 0x3C800000 : 0x38800000;  // 2^-6, 2^-14
 };
@@ -76,8 +79,9 @@ MXFP8_FN uint32_t scale_byte(uint32_t amax_bits, ScalingMode mode) {
   uint32_t exponent = 0;
   switch (mode) {
     case ScalingMode::kRceil:
-      // Exponent of amax / (1.75 * 2^emax), rounded up: + 0x1FFFFF carries for mantissas above 1.75.
-      // The rule multiplies by fp32(1 / max), which rounds the neighbour above max * 2^-127 down to it.
+      // Exponent of amax / (1.75 * 2^emax), rounded up: + 0x1FFFFF carries for mantissas
+      // above 1.75. The rule multiplies by fp32(1 / max), which rounds the neighbour above max *
+      // 2^-127 down to it.
       if (amax_bits == ((static_cast<uint32_t>(E::kEmax) << 23) | 0x600001)) return 0;
       exponent = (amax_bits + 0x1FFFFF) >> 23;
       break;
@@ -111,8 +115,8 @@ MXFP8_FN uint32_t encode(float value) {
   constexpr int kShift = 23 - E::kMantissaBits;
   constexpr uint32_t kRebias = static_cast<uint32_t>(127 - E::kBias) << E::kMantissaBits;
   // Adding this power of two leaves the FP8 subnormal, rounded to nearest even, in the low bits.
-  constexpr uint32_t kMagicBits =
-      static_cast<uint32_t>(127 + 23 + 1 - E::kBias - E::kMantissaBits) << 23;
+  constexpr uint32_t kMagicBits = static_cast<uint32_t>(127 + 23 + 1 - E::kBias - E::kMantissaBits)
+                                  << 23;
   const uint32_t bits = float_bits(value);
   const uint32_t sign = (bits >> 24) & 0x80;
   const uint32_t magnitude = bits & kMagnitudeMask;
@@ -153,7 +157,8 @@ MXFP8_FN uint16_t fp32_to_fp16(float value) {
   const uint32_t sign = (bits >> 16) & 0x8000;
   const uint32_t magnitude = bits & kMagnitudeMask;
   if (magnitude > kInfinityBits) return 0x7E00;
-  if (magnitude >= 0x477FF000) return static_cast<uint16_t>(sign | 0x7C00);  // rounds to 2^16 or more
+  if (magnitude >= 0x477FF000)
+    return static_cast<uint16_t>(sign | 0x7C00);  // rounds to 2^16 or more
   if (magnitude < 0x38800000) {  // below 2^-14: adding 0.5 leaves the subnormal in the low bits
     const uint32_t rounded = float_bits(bits_float(magnitude) + bits_float(0x3F000000));
     return static_cast<uint16_t>(sign | (rounded - 0x3F000000));
@@ -170,7 +175,9 @@ static constexpr int tile_rows(ScaleLayout layout) {
   return layout == ScaleLayout::kLinear ? 1 : layout == ScaleLayout::kSwizzled8x4 ? 8 : 128;
 }
 
-static constexpr int tile_columns(ScaleLayout layout) { return layout == ScaleLayout::kLinear ? 1 : 4; }
+static constexpr int tile_columns(ScaleLayout layout) {
+  return layout == ScaleLayout::kLinear ? 1 : 4;
+}
 
 // Place of scale (row, column) within one matrix whose storage has padded_columns scales a row.
 MXFP8_FN int64_t scale_offset(ScaleLayout layout, int64_t row, int64_t column,

@@ -95,9 +95,7 @@ def quantize_block(values: list[float], mode: str, element: str) -> tuple[int, l
     if byte == 255:
         return NON_FINITE
     inverse = power(127 - byte)
-    codes = [
-        encode(Fraction(v) * inverse, math.copysign(1.0, v) < 0, element) for v in values
-    ]
+    codes = [encode(Fraction(v) * inverse, math.copysign(1.0, v) < 0, element) for v in values]
     return byte, codes
 
 

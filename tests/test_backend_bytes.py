@@ -6,7 +6,16 @@ import itertools
 
 import pytest
 import torch
-from cases import CPU_BACKENDS, DTYPES, ELEMENTS, LAYOUTS, MODES, QUANTIZERS, cpu_ops, strided_inputs
+from cases import (
+    CPU_BACKENDS,
+    DTYPES,
+    ELEMENTS,
+    LAYOUTS,
+    MODES,
+    QUANTIZERS,
+    cpu_ops,
+    strided_inputs,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -148,7 +157,9 @@ def test_both_directions(problem, layout_t):
             str(backend),
         )
         testing.assert_same_bytes(
-            OPERATIONS["quantize_columnwise"].op(backend)(x, **{**options, "scale_layout": layout_t}),
+            OPERATIONS["quantize_columnwise"].op(backend)(
+                x, **{**options, "scale_layout": layout_t}
+            ),
             columnwise,
             str(backend),
         )
@@ -192,7 +203,9 @@ def test_invariants(problem):
     assert torch.equal(back.isnan(), poisoned.repeat_interleave(32, -1).reshape(back.shape))
     if options["scaling_mode"] in ("rceil", "ceil"):
         # Nothing clips: each element is off by half a step at most, of a step at most max / 4 wide.
-        limit = torch.exp2(byte.double() - 127) * (32768.0 if data.dtype == ELEMENTS[1] else 32.0) / 2
+        limit = (
+            torch.exp2(byte.double() - 127) * (32768.0 if data.dtype == ELEMENTS[1] else 32.0) / 2
+        )
         error = (back - padded).double().abs().reshape(*byte.shape, 32)
         assert torch.all((error <= limit.unsqueeze(-1) * 2) | poisoned.unsqueeze(-1))
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from cases import LAYOUTS, check_python
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import mxfp8_ops
 from mxfp8_ops import reference
 from mxfp8_ops.testing import assert_same_bytes, edge_blocks
-
-from cases import LAYOUTS, check_python
 
 OPS = torch.ops.mxfp8
 ROWS = (0, 1, 2, 5, 7, 130)

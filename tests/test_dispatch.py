@@ -16,7 +16,6 @@ from mxfp8_ops.ops import OPERATIONS
 from mxfp8_ops.testing import assert_same_bytes
 
 
-
 @pytest.fixture
 def fresh(monkeypatch):
     """A dispatcher without memory or forced backend."""

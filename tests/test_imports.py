@@ -36,7 +36,9 @@ def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("error", ["ImportError", "RuntimeError", "AssertionError", "FileNotFoundError"])
+@pytest.mark.parametrize(
+    "error", ["ImportError", "RuntimeError", "AssertionError", "FileNotFoundError"]
+)
 def test_nothing_optional_is_imported_and_no_device_touched(error):
     result = run(
         f"""

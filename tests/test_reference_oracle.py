@@ -48,7 +48,9 @@ def exact_scale_bytes(amax: np.ndarray, mode: str, element: str) -> np.ndarray:
     bits = amax.view(np.uint32).astype(np.int64)
     field, mantissa = bits >> 23, bits & 0x7FFFFF
     if mode == "rceil":
-        quotient = (amax.astype(np.float64) * np.float64(np.float32(1 / maximum))).astype(np.float32)
+        quotient = (amax.astype(np.float64) * np.float64(np.float32(1 / maximum))).astype(
+            np.float32
+        )
         d = quotient.view(np.uint32).astype(np.int64)
         ed, md = d >> 23, d & 0x7FFFFF
         byte = ed + np.where(ed == 0, md > 0x400000, md != 0)
@@ -79,14 +81,14 @@ def test_scale_rule_on_every_mantissa(mode, element):
 @ALL_ELEMENTS
 def test_scale_rule_beside_every_boundary(mode, element):
     centres = [
-        significand * 2.0**k
-        for k in range(-149, 128)
-        for significand in (1.0, 1.75, 1.875, 1.9375)
+        significand * 2.0**k for k in range(-149, 128) for significand in (1.0, 1.75, 1.875, 1.9375)
     ]
     values = np.array([c for c in centres if c < 3.4e38], dtype=np.float32)
     bits = values.view(np.uint32).astype(np.int64)
     special = [0, 1, 0x7F7FFFFF, 0x04600000, 0x04600001, 0x04600002, 0x07E00000, 0x07E00001]
-    amax_bits = np.unique(np.clip(np.concatenate([bits - 1, bits, bits + 1, special]), 0, 0x7F7FFFFF))
+    amax_bits = np.unique(
+        np.clip(np.concatenate([bits - 1, bits, bits + 1, special]), 0, 0x7F7FFFFF)
+    )
     amax = amax_bits.astype(np.uint32).view(np.float32)
     got = reference.scale_byte(
         torch.from_numpy(amax.view(np.int32)), ELEMENT_FORMATS[ELEMENTS[element]], mode

@@ -14,7 +14,10 @@ from mxfp8_ops.ops import OPERATIONS
 
 
 def stacked(results, dim=0):
-    return [torch.stack([r.view(torch.uint8) for r in column], dim) for column in zip(*results, strict=True)]
+    return [
+        torch.stack([r.view(torch.uint8) for r in column], dim)
+        for column in zip(*results, strict=True)
+    ]
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +44,9 @@ def test_vmap_equals_the_loop(shape, layout):
 @pytest.mark.parametrize("shape", [(4, 33, 64), (5, 64)], ids=str)
 def test_vmap_of_the_way_back(shape, layout):
     pairs = [torch.ops.mxfp8.quantize(t, scale_layout=layout) for t in torch.randn(shape)]
-    data, scale = (torch.stack([p[i].view(torch.uint8) for p in pairs]).view(pairs[0][i].dtype) for i in (0, 1))
+    data, scale = (
+        torch.stack([p[i].view(torch.uint8) for p in pairs]).view(pairs[0][i].dtype) for i in (0, 1)
+    )
 
     def dequantize(d, s):
         return torch.ops.mxfp8.dequantize(d, s, scale_layout=layout)
@@ -90,7 +95,9 @@ def test_gradients_pass_by():
 
 def test_functionalize():
     x = torch.randn(4, 64)
-    testing.assert_same_bytes(torch.func.functionalize(torch.ops.mxfp8.quantize)(x), mxfp8_ops.quantize(x))
+    testing.assert_same_bytes(
+        torch.func.functionalize(torch.ops.mxfp8.quantize)(x), mxfp8_ops.quantize(x)
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
@@ -109,7 +116,9 @@ def test_inference_mode():
     expected = mxfp8_ops.quantize(x)
     with torch.inference_mode():
         testing.assert_same_bytes(mxfp8_ops.quantize(x), expected)
-        testing.assert_same_bytes(torch.compile(torch.ops.mxfp8.quantize, fullgraph=True)(x), expected)
+        testing.assert_same_bytes(
+            torch.compile(torch.ops.mxfp8.quantize, fullgraph=True)(x), expected
+        )
 
 
 @pytest.mark.parametrize("layout", LAYOUTS[1:])
@@ -123,13 +132,17 @@ def test_deterministic_mode_leaves_padding_zero(layout):
             result = OPERATIONS["quantize"].op(backend)(x, scale_layout=layout)
             testing.assert_same_bytes(result, expected)
             assert (result[1].view(torch.uint8) != 0).sum() == 3
-        compiled = torch.compile(lambda t: torch.ops.mxfp8.quantize(t, scale_layout=layout), fullgraph=True)
+        compiled = torch.compile(
+            lambda t: torch.ops.mxfp8.quantize(t, scale_layout=layout), fullgraph=True
+        )
         testing.assert_same_bytes(compiled(x), expected)
     finally:
         torch.use_deterministic_algorithms(False)
 
 
-@pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this processor cannot flush subnormals")
+@pytest.mark.skipif(
+    not torch.set_flush_denormal(False), reason="this processor cannot flush subnormals"
+)
 def test_flushing_of_subnormals_changes_no_byte_of_the_native_kernels():
     x = testing.random_magnitudes(torch.float32, 3000)
     data, scale = mxfp8_ops.quantize(x)
