@@ -1,7 +1,6 @@
-// Compilation, caching and launches of device_kernels.h. Host code only: an ordinary C++ compiler builds it.
+// Compilation, caching and launches of device_kernels.h. Host code only: an ordinary C++ compiler
+// builds it.
 #include "core.h"
-
-#include <sycl/sycl.hpp>
 
 #include <algorithm>
 #include <array>
@@ -9,6 +8,7 @@
 #include <exception>
 #include <mutex>
 #include <string>
+#include <sycl/sycl.hpp>
 #include <vector>
 
 #include "mxfp8.h"
@@ -24,7 +24,8 @@ mxfp8_header_end: .byte 0
 )");
 
 extern "C" {
-extern const char mxfp8_kernels_begin[], mxfp8_kernels_end[], mxfp8_header_begin[], mxfp8_header_end[];
+extern const char mxfp8_kernels_begin[], mxfp8_kernels_end[], mxfp8_header_begin[],
+    mxfp8_header_end[];
 }
 
 namespace {
@@ -36,9 +37,9 @@ constexpr const char* kTypeNames[kTypes] = {"bf16", "fp16", "fp32"};
 constexpr int kTypeSizes[kTypes] = {2, 2, 4};
 constexpr const char* kElementNames[kElementTypes] = {"e4m3", "e5m2"};
 
-constexpr int64_t kGroup = 256;              // work-items of a work-group
+constexpr int64_t kGroup = 256;               // work-items of a work-group
 constexpr int64_t kBlocks = kGroup * 4 / 32;  // blocks that it takes in one turn
-constexpr int64_t kMaxGroups = 1 << 16;      // keeps every id inside int; each group takes more turns
+constexpr int64_t kMaxGroups = 1 << 16;  // keeps every id inside int; each group takes more turns
 
 enum class Direction { kQuantize, kDequantize };
 
@@ -60,7 +61,8 @@ struct Compiled {
     for (const char* direction : {"quantize_", "dequantize_"}) {
       for (const char* type : kTypeNames) {
         for (const char* element : kElementNames) {
-          kernels.push_back(bundle.ext_oneapi_get_kernel(std::string(direction) + type + "_" + element));
+          kernels.push_back(
+              bundle.ext_oneapi_get_kernel(std::string(direction) + type + "_" + element));
         }
       }
     }
@@ -73,8 +75,8 @@ struct Compiled {
 
 Compiled& compiled_for(const sycl::context& context) {
   static std::mutex mutex;
-  // Never destroyed: SYCL objects must not outlive the runtime, whose end is not ours to order. A deque
-  // keeps its elements where they are.
+  // Never destroyed: SYCL objects must not outlive the runtime, whose end is not ours to order. A
+  // deque keeps its elements where they are.
   static auto& cache = *new std::deque<Compiled>();
   const std::lock_guard<std::mutex> lock(mutex);
   for (Compiled& known : cache) {
@@ -121,12 +123,13 @@ const char* mxfp8_xpu_prepare(void* queue) {
 }
 
 const char* mxfp8_xpu_quantize(void* queue, int input_type, int element_type, int mode, int layout,
-                               const void* input, void* data, void* scale, int64_t batch, int64_t rows,
-                               int64_t columns, int64_t padded_columns, int64_t batch_stride,
-                               int64_t row_stride) {
+                               const void* input, void* data, void* scale, int64_t batch,
+                               int64_t rows, int64_t columns, int64_t padded_columns,
+                               int64_t batch_stride, int64_t row_stride) {
   return guarded([&] {
-    require(input_type >= 0 && input_type < kTypes && element_type >= 0 && element_type < kElementTypes &&
-                mode >= 0 && mode < kModes && layout >= 0 && layout < kLayouts,
+    require(input_type >= 0 && input_type < kTypes && element_type >= 0 &&
+                element_type < kElementTypes && mode >= 0 && mode < kModes && layout >= 0 &&
+                layout < kLayouts,
             "an enumeration is out of range");
     require(padded_columns >= columns && padded_columns % mxfp8::kBlockSize == 0,
             "padded_columns must be a multiple of 32 that holds the columns");
@@ -141,9 +144,9 @@ const char* mxfp8_xpu_quantize(void* queue, int input_type, int element_type, in
                         batch_stride % 4 == 0;
     auto& target = *static_cast<sycl::queue*>(queue);
     Compiled& compiled = compiled_for(target.get_context());
-    launch(target, compiled.kernel(Direction::kQuantize, input_type, element_type), tasks, input, data,
-           scale, batch_stride, row_stride, rows, columns, blocks, grid_rows, grid_blocks, tasks, mode,
-           layout, aligned);
+    launch(target, compiled.kernel(Direction::kQuantize, input_type, element_type), tasks, input,
+           data, scale, batch_stride, row_stride, rows, columns, blocks, grid_rows, grid_blocks,
+           tasks, mode, layout, aligned);
   });
 }
 
@@ -151,11 +154,12 @@ const char* mxfp8_xpu_dequantize(void* queue, int element_type, int output_type,
                                  const void* data, const void* scale, void* output, int64_t batch,
                                  int64_t rows, int64_t columns) {
   return guarded([&] {
-    require(output_type >= 0 && output_type < kTypes && element_type >= 0 && element_type < kElementTypes &&
-                layout >= 0 && layout < kLayouts,
+    require(output_type >= 0 && output_type < kTypes && element_type >= 0 &&
+                element_type < kElementTypes && layout >= 0 && layout < kLayouts,
             "an enumeration is out of range");
     require(columns % mxfp8::kBlockSize == 0, "columns must be a multiple of 32");
-    require(is_aligned(output, 4 * kTypeSizes[output_type]), "output must be aligned to 4 elements");
+    require(is_aligned(output, 4 * kTypeSizes[output_type]),
+            "output must be aligned to 4 elements");
     const auto scale_layout = static_cast<mxfp8::ScaleLayout>(layout);
     const int64_t blocks = columns / mxfp8::kBlockSize;
     const int64_t grid_rows = mxfp8::round_up(rows, mxfp8::tile_rows(scale_layout));
@@ -164,7 +168,7 @@ const char* mxfp8_xpu_dequantize(void* queue, int element_type, int output_type,
     if (tasks == 0) return;
     auto& target = *static_cast<sycl::queue*>(queue);
     Compiled& compiled = compiled_for(target.get_context());
-    launch(target, compiled.kernel(Direction::kDequantize, output_type, element_type), tasks, data, scale,
-           output, rows, blocks, grid_rows, grid_blocks, tasks, layout, is_aligned(data, 4));
+    launch(target, compiled.kernel(Direction::kDequantize, output_type, element_type), tasks, data,
+           scale, output, rows, blocks, grid_rows, grid_blocks, tasks, layout, is_aligned(data, 4));
   });
 }

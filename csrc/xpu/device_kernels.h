@@ -1,8 +1,8 @@
-// The SYCL kernels. This text is embedded in the library and compiled at run time for the device of the
-// queue, by the compiler that SYCL's runtime brings; no host compiler sees it.
+// The SYCL kernels. This text is embedded in the library and compiled at run time for the device of
+// the queue, by the compiler that SYCL's runtime brings; no host compiler sees it.
 //
-// Eight work-items share a block of 32, four elements each: a sub-group of 32 moves four blocks, 256 bytes
-// of bf16, in one load. Nothing here depends on how a device treats fp32 subnormals.
+// Eight work-items share a block of 32, four elements each: a sub-group of 32 moves four blocks,
+// 256 bytes of bf16, in one load. Nothing here depends on how a device treats fp32 subnormals.
 #include <sycl/sycl.hpp>
 
 #include "mxfp8.h"
@@ -11,9 +11,9 @@ namespace mxfp8_xpu {
 
 using namespace mxfp8;
 
-constexpr int kElements = 4;                      // of a work-item
-constexpr int kLanes = kBlockSize / kElements;    // work-items of a block
-constexpr int kSubGroup = 32;                     // work-items
+constexpr int kElements = 4;                    // of a work-item
+constexpr int kLanes = kBlockSize / kElements;  // work-items of a block
+constexpr int kSubGroup = 32;                   // work-items
 constexpr int kSubGroupBlocks = kSubGroup / kLanes;
 
 template <InputType kType>
@@ -21,16 +21,22 @@ using Storage = std::conditional_t<kType == InputType::kFp32, uint32_t, uint16_t
 
 template <InputType kType>
 inline uint32_t load_bits(Storage<kType> value) {
-  if constexpr (kType == InputType::kFp32) return value;
-  else if constexpr (kType == InputType::kBf16) return bf16_to_fp32_bits(value);
-  else return fp16_to_fp32_bits(value);
+  if constexpr (kType == InputType::kFp32)
+    return value;
+  else if constexpr (kType == InputType::kBf16)
+    return bf16_to_fp32_bits(value);
+  else
+    return fp16_to_fp32_bits(value);
 }
 
 template <InputType kType>
 inline Storage<kType> store_bits(uint32_t bits) {
-  if constexpr (kType == InputType::kFp32) return bits;
-  else if constexpr (kType == InputType::kBf16) return fp32_to_bf16(bits_float(bits));
-  else return fp32_to_fp16(bits_float(bits));
+  if constexpr (kType == InputType::kFp32)
+    return bits;
+  else if constexpr (kType == InputType::kBf16)
+    return fp32_to_bf16(bits_float(bits));
+  else
+    return fp32_to_fp16(bits_float(bits));
 }
 
 // x * 2^(127 - byte). A subnormal x goes through an integer, for devices that read it as zero.
@@ -42,7 +48,8 @@ inline float scaled_down(uint32_t bits, uint32_t byte) {
   return bits_float((bits & 0x80000000) | float_bits(magnitude));
 }
 
-// fp32 bits of code * 2^(byte - 127). An FP8 number has few enough bits to stay exact as a subnormal.
+// fp32 bits of code * 2^(byte - 127). An FP8 number has few enough bits to stay exact as a
+// subnormal.
 template <ElementType kType>
 inline uint32_t scaled_up(uint32_t code, uint32_t byte) {
   const uint32_t bits = decode_bits<kType>(code);
@@ -69,8 +76,8 @@ inline int64_t divide(int64_t value, int64_t by, int64_t& remainder) {
   return quotient;
 }
 
-// Where a work-item stands: the first block of its sub-group, how many blocks all sub-groups take in one
-// turn, and its own block and elements within those of the sub-group.
+// Where a work-item stands: the first block of its sub-group, how many blocks all sub-groups take
+// in one turn, and its own block and elements within those of the sub-group.
 struct Position {
   int64_t first, step;
   int block, lane;
@@ -80,18 +87,21 @@ inline Position position() {
   const auto item = sycl::ext::oneapi::this_work_item::get_nd_item<1>();
   const auto group = item.get_sub_group();
   const int64_t groups = group.get_group_linear_range();
-  const int64_t index = static_cast<int64_t>(item.get_group(0)) * groups + group.get_group_linear_id();
+  const int64_t index =
+      static_cast<int64_t>(item.get_group(0)) * groups + group.get_group_linear_id();
   const int lane = static_cast<int>(group.get_local_linear_id());
-  return {index * kSubGroupBlocks, static_cast<int64_t>(item.get_group_range(0)) * groups * kSubGroupBlocks,
-          lane / kLanes, lane % kLanes};
+  return {index * kSubGroupBlocks,
+          static_cast<int64_t>(item.get_group_range(0)) * groups * kSubGroupBlocks, lane / kLanes,
+          lane % kLanes};
 }
 
-// rows x columns elements of each matrix; blocks of a row including padding; grid_rows x grid_blocks
-// scales of each matrix as stored; tasks is the number of all stored scales.
+// rows x columns elements of each matrix; blocks of a row including padding; grid_rows x
+// grid_blocks scales of each matrix as stored; tasks is the number of all stored scales.
 template <InputType kInput, ElementType kElement>
-inline void quantize(const Storage<kInput>* input, uint8_t* data, uint8_t* scale, int64_t batch_stride,
-                     int64_t row_stride, int64_t rows, int64_t columns, int64_t blocks, int64_t grid_rows,
-                     int64_t grid_blocks, int64_t tasks, int mode, int layout, int is_aligned) {
+inline void quantize(const Storage<kInput>* input, uint8_t* data, uint8_t* scale,
+                     int64_t batch_stride, int64_t row_stride, int64_t rows, int64_t columns,
+                     int64_t blocks, int64_t grid_rows, int64_t grid_blocks, int64_t tasks,
+                     int mode, int layout, int is_aligned) {
   const Position at = position();
   const auto group = sycl::ext::oneapi::this_work_item::get_sub_group();
   // Every work-item of a sub-group takes every turn: the exchange below needs all of them.
@@ -146,9 +156,9 @@ inline void quantize(const Storage<kInput>* input, uint8_t* data, uint8_t* scale
 }
 
 template <ElementType kElement, InputType kOutput>
-inline void dequantize(const uint8_t* data, const uint8_t* scale, Storage<kOutput>* output, int64_t rows,
-                       int64_t blocks, int64_t grid_rows, int64_t grid_blocks, int64_t tasks, int layout,
-                       int is_aligned) {
+inline void dequantize(const uint8_t* data, const uint8_t* scale, Storage<kOutput>* output,
+                       int64_t rows, int64_t blocks, int64_t grid_rows, int64_t grid_blocks,
+                       int64_t tasks, int layout, int is_aligned) {
   const Position at = position();
   for (int64_t first = at.first; first < tasks; first += at.step) {
     const int64_t task = first + at.block;
@@ -164,7 +174,8 @@ inline void dequantize(const uint8_t* data, const uint8_t* scale, Storage<kOutpu
     if (is_aligned) {
       codes = *reinterpret_cast<const uint32_t*>(data + element);
     } else {
-      for (int i = 0; i < kElements; ++i) codes |= static_cast<uint32_t>(data[element + i]) << (8 * i);
+      for (int i = 0; i < kElements; ++i)
+        codes |= static_cast<uint32_t>(data[element + i]) << (8 * i);
     }
     sycl::vec<Storage<kOutput>, kElements> values;
     for (int i = 0; i < kElements; ++i) {
@@ -177,27 +188,27 @@ inline void dequantize(const uint8_t* data, const uint8_t* scale, Storage<kOutpu
 }  // namespace mxfp8_xpu
 
 // The attribute, not the property sub_group_size<32>: runtimes of 2025.3 drop that one silently.
-#define MXFP8_KERNEL                                                                                 \
-  extern "C" SYCL_EXT_ONEAPI_FUNCTION_PROPERTY((sycl::ext::oneapi::experimental::nd_range_kernel<1>)) \
-  [[sycl::reqd_sub_group_size(32)]] void
+#define MXFP8_KERNEL                             \
+  extern "C" SYCL_EXT_ONEAPI_FUNCTION_PROPERTY(( \
+      sycl::ext::oneapi::experimental::nd_range_kernel<1>)) [[sycl::reqd_sub_group_size(32)]] void
 
-#define MXFP8_QUANTIZE(NAME, INPUT, ELEMENT)                                                          \
-  MXFP8_KERNEL NAME(const mxfp8_xpu::Storage<mxfp8::InputType::INPUT>* input, uint8_t* data,          \
-                    uint8_t* scale, int64_t batch_stride, int64_t row_stride, int64_t rows,           \
-                    int64_t columns, int64_t blocks, int64_t grid_rows, int64_t grid_blocks,          \
-                    int64_t tasks, int mode, int layout, int is_aligned) {                            \
-    mxfp8_xpu::quantize<mxfp8::InputType::INPUT, mxfp8::ElementType::ELEMENT>(                        \
-        input, data, scale, batch_stride, row_stride, rows, columns, blocks, grid_rows, grid_blocks,  \
-        tasks, mode, layout, is_aligned);                                                             \
+#define MXFP8_QUANTIZE(NAME, INPUT, ELEMENT)                                                 \
+  MXFP8_KERNEL NAME(const mxfp8_xpu::Storage<mxfp8::InputType::INPUT>* input, uint8_t* data, \
+                    uint8_t* scale, int64_t batch_stride, int64_t row_stride, int64_t rows,  \
+                    int64_t columns, int64_t blocks, int64_t grid_rows, int64_t grid_blocks, \
+                    int64_t tasks, int mode, int layout, int is_aligned) {                   \
+    mxfp8_xpu::quantize<mxfp8::InputType::INPUT, mxfp8::ElementType::ELEMENT>(               \
+        input, data, scale, batch_stride, row_stride, rows, columns, blocks, grid_rows,      \
+        grid_blocks, tasks, mode, layout, is_aligned);                                       \
   }
 
-#define MXFP8_DEQUANTIZE(NAME, ELEMENT, OUTPUT)                                                       \
-  MXFP8_KERNEL NAME(const uint8_t* data, const uint8_t* scale,                                        \
-                    mxfp8_xpu::Storage<mxfp8::InputType::OUTPUT>* output, int64_t rows,               \
-                    int64_t blocks, int64_t grid_rows, int64_t grid_blocks, int64_t tasks,            \
-                    int layout, int is_aligned) {                                                     \
-    mxfp8_xpu::dequantize<mxfp8::ElementType::ELEMENT, mxfp8::InputType::OUTPUT>(                     \
-        data, scale, output, rows, blocks, grid_rows, grid_blocks, tasks, layout, is_aligned);        \
+#define MXFP8_DEQUANTIZE(NAME, ELEMENT, OUTPUT)                                                \
+  MXFP8_KERNEL NAME(const uint8_t* data, const uint8_t* scale,                                 \
+                    mxfp8_xpu::Storage<mxfp8::InputType::OUTPUT>* output, int64_t rows,        \
+                    int64_t blocks, int64_t grid_rows, int64_t grid_blocks, int64_t tasks,     \
+                    int layout, int is_aligned) {                                              \
+    mxfp8_xpu::dequantize<mxfp8::ElementType::ELEMENT, mxfp8::InputType::OUTPUT>(              \
+        data, scale, output, rows, blocks, grid_rows, grid_blocks, tasks, layout, is_aligned); \
   }
 
 MXFP8_QUANTIZE(quantize_bf16_e4m3, kBf16, kE4m3)

@@ -1,8 +1,7 @@
-// Intel's OpenCL CPU device in the place of an Intel GPU: a queue on it, and the torch function that
-// returns the current XPU queue, which a CPU build of torch lacks.
-#include <sycl/sycl.hpp>
-
+// Intel's OpenCL CPU device in the place of an Intel GPU: a queue on it, and the torch function
+// that returns the current XPU queue, which a CPU build of torch lacks.
 #include <cstdint>
+#include <sycl/sycl.hpp>
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -20,7 +19,9 @@ EXPORT void* stand_in_new_queue() {
 EXPORT void stand_in_wait(void* queue) { static_cast<sycl::queue*>(queue)->wait_and_throw(); }
 
 EXPORT int stand_in_reads_host_memory() {
-  return static_cast<sycl::queue*>(stand_in_queue())->get_device().has(sycl::aspect::usm_system_allocations);
+  return static_cast<sycl::queue*>(stand_in_queue())
+      ->get_device()
+      .has(sycl::aspect::usm_system_allocations);
 }
 
 EXPORT int32_t aoti_torch_get_current_xpu_stream(int32_t, void** queue) {
