@@ -28,10 +28,22 @@ CUDA = os.environ.get("MXFP8_OPS_CUDA", "auto").lower()
 CUDA_ARCHS = os.environ.get("MXFP8_OPS_CUDA_ARCHS", "80;89;90;100;120").replace(",", ";").split(";")
 
 # torch 2.11: the first whose stable ABI knows float8_e8m0fnu.
-COMMON_FLAGS = ["-std=c++17", "-O3", "-DTORCH_TARGET_VERSION=0x020b000000000000", f"-I{ROOT / 'csrc'}"]
+COMMON_FLAGS = [
+    "-std=c++17",
+    "-O3",
+    "-DTORCH_TARGET_VERSION=0x020b000000000000",
+    f"-I{ROOT / 'csrc'}",
+]
 # By file name; the choice among them is made at run time.
 ISA_FLAGS = {
-    "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vbmi", "-mprefer-vector-width=512"],
+    "avx512": [
+        "-mavx512f",
+        "-mavx512bw",
+        "-mavx512dq",
+        "-mavx512vl",
+        "-mavx512vbmi",
+        "-mprefer-vector-width=512",
+    ],
     "avx2": ["-mavx2", "-mf16c", "-mfma"],
 }
 
@@ -71,7 +83,9 @@ def cpu_commands(output: Path, work: Path) -> tuple[list[list[str]], list[str]]:
             continue
         target = work / f"cpu_{source.stem}.o"
         isa_flags = ISA_FLAGS[isa] if isa else []
-        commands.append([compiler, *flags, *isa_flags, *include_flags, "-c", str(source), "-o", str(target)])
+        commands.append(
+            [compiler, *flags, *isa_flags, *include_flags, "-c", str(source), "-o", str(target)]
+        )
         objects.append(str(target))
     return commands, [compiler, "-shared", "-s", *objects, "-o", str(output), *link_flags]
 
@@ -79,15 +93,23 @@ def cpu_commands(output: Path, work: Path) -> tuple[list[list[str]], list[str]]:
 def cuda_commands(output: Path, work: Path) -> tuple[list[list[str]], list[str]]:
     nvcc = find_nvcc()
     directory = torch_directory()
-    assert nvcc is not None and directory is not None
+    assert nvcc is not None
+    assert directory is not None
     include_flags, link_flags = torch_flags(directory)
     include_flags = [flag.replace("-isystem", "-I") for flag in include_flags]
     codes = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in CUDA_ARCHS]
     codes.append(f"-gencode=arch=compute_{CUDA_ARCHS[-1]},code=compute_{CUDA_ARCHS[-1]}")
     archs = ",".join(CUDA_ARCHS)
     flags = [
-        *COMMON_FLAGS, *codes, f"-DMXFP8_CUDA_ARCHS={archs}", "-fmad=false", "-DUSE_CUDA",
-        "-Xcompiler", "-fPIC,-fvisibility=hidden", "--expt-relaxed-constexpr", "-w",
+        *COMMON_FLAGS,
+        *codes,
+        f"-DMXFP8_CUDA_ARCHS={archs}",
+        "-fmad=false",
+        "-DUSE_CUDA",
+        "-Xcompiler",
+        "-fPIC,-fvisibility=hidden",
+        "--expt-relaxed-constexpr",
+        "-w",
     ]
     commands, objects = [], []
     for source in sorted((ROOT / "csrc/cuda").glob("*.cu")):
@@ -95,7 +117,16 @@ def cuda_commands(output: Path, work: Path) -> tuple[list[list[str]], list[str]]
         commands.append([nvcc, *flags, *include_flags, "-c", str(source), "-o", str(target)])
         objects.append(str(target))
     # The static runtime finds the driver at load time, so the library loads on machines without one.
-    return commands, [nvcc, "-shared", "-cudart=static", *codes[:1], *objects, "-o", str(output), *link_flags]
+    return commands, [
+        nvcc,
+        "-shared",
+        "-cudart=static",
+        *codes[:1],
+        *objects,
+        "-o",
+        str(output),
+        *link_flags,
+    ]
 
 
 LIBRARIES = {"cpu": cpu_commands, "cuda": cuda_commands}
@@ -143,10 +174,13 @@ class BuildNative(build_ext):
         subprocess.run(command, check=True)
 
     def copy_extensions_to_source(self) -> None:
-        built = [e for e in self.extensions if Path(self.get_ext_fullpath(e.name)).exists()]
-        self.extensions = built
-        if not self.inplace or self.editable_mode:
-            super().copy_extensions_to_source()
+        # By now get_ext_fullpath answers with the place in the source tree, not that of the build.
+        def built(ext: Extension) -> Path:
+            return Path(self.build_lib, self.get_ext_filename(ext.name))
+
+        self.extensions = [ext for ext in self.extensions if built(ext).exists()]
+        (ROOT / "mxfp8_ops/_lib").mkdir(exist_ok=True)
+        super().copy_extensions_to_source()
 
 
 class PlatformWheel(bdist_wheel):

@@ -10,7 +10,8 @@
 #if defined(__CUDACC__)
 #define MXFP8_FN __host__ __device__ __forceinline__
 #else
-#define MXFP8_FN inline
+// Internal linkage: files compiled for different instruction sets must not share one copy of a function.
+#define MXFP8_FN static inline
 #endif
 
 namespace mxfp8 {
@@ -165,11 +166,11 @@ MXFP8_FN int64_t round_up(int64_t n, int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
-constexpr int tile_rows(ScaleLayout layout) {
+static constexpr int tile_rows(ScaleLayout layout) {
   return layout == ScaleLayout::kLinear ? 1 : layout == ScaleLayout::kSwizzled8x4 ? 8 : 128;
 }
 
-constexpr int tile_columns(ScaleLayout layout) { return layout == ScaleLayout::kLinear ? 1 : 4; }
+static constexpr int tile_columns(ScaleLayout layout) { return layout == ScaleLayout::kLinear ? 1 : 4; }
 
 // Place of scale (row, column) within one matrix whose storage has padded_columns scales a row.
 MXFP8_FN int64_t scale_offset(ScaleLayout layout, int64_t row, int64_t column,

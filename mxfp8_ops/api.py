@@ -212,8 +212,8 @@ class BackendTable(tuple[BackendStatus, ...]):
 
 def _devices() -> Iterator[torch.device]:
     yield torch.device("cpu")
-    if torch.accelerator.is_available():
-        accelerator = torch.accelerator.current_accelerator()
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is not None:
         for index in range(torch.accelerator.device_count()):
             yield torch.device(accelerator.type, index)
 

@@ -208,9 +208,7 @@ def _register() -> None:
             kernel = _backend_kernel(operation, backend)
             # The default kernel also answers for devices that the backend does not serve.
             register_kernel(operation.op_name(name), "CompositeExplicitAutograd", kernel)
-        register_kernel(
-            operation.name, "CompositeExplicitAutograd", _dispatcher_kernel(operation)
-        )
+        register_kernel(operation.name, "CompositeExplicitAutograd", _dispatcher_kernel(operation))
     if SETTINGS.backend is None and native.load_error("cpu") is None:
         # The native library serves every call on the CPU, so its kernels are those of the dispatcher
         # ops too: a call then never enters Python (2.6 us instead of 5.9 us for 1 x 64).

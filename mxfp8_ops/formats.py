@@ -72,7 +72,9 @@ def element_format(dtype: torch.dtype | None) -> ElementFormat:
     return ELEMENT_FORMATS[torch.float8_e4m3fn if dtype is None else dtype]
 
 
-def scale_shape(batch: Sequence[Any], rows: Any, columns: Any, scale_layout: str) -> tuple[Any, ...]:
+def scale_shape(
+    batch: Sequence[Any], rows: Any, columns: Any, scale_layout: str
+) -> tuple[Any, ...]:
     """Shape of the scales of a ``[*batch, rows, 32 * columns]`` tensor."""
     layout = SCALE_LAYOUTS[scale_layout]
     return (*batch, round_up(rows, layout.tile_rows), round_up(columns, layout.tile_columns))
@@ -85,7 +87,9 @@ def quantized_shapes(
     padded = shape[-1] if alignment is None else round_up(shape[-1], alignment)
     columns = padded // BLOCK_SIZE
     if len(shape) == 1:
-        scale = (columns,) if scale_layout == "linear" else scale_shape((), 1, columns, scale_layout)
+        scale = (
+            (columns,) if scale_layout == "linear" else scale_shape((), 1, columns, scale_layout)
+        )
         return (padded,), scale
     return (*shape[:-1], padded), scale_shape(shape[:-2], shape[-2], columns, scale_layout)
 

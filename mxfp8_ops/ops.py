@@ -147,9 +147,7 @@ def unswizzle_scale_fake(
 ) -> torch.Tensor:
     """Check an ``unswizzle_scale`` call and allocate its output."""
     formats.check_unswizzle_scale(scale, rows, columns, scale_layout)
-    return torch.empty(
-        (*scale.shape[:-2], rows, columns), dtype=SCALE_DTYPE, device=scale.device
-    )
+    return torch.empty((*scale.shape[:-2], rows, columns), dtype=SCALE_DTYPE, device=scale.device)
 
 
 _QUANTIZE_OPTIONS = 'ScalarType? dtype=None, str scaling_mode="rceil", str scale_layout="linear"'

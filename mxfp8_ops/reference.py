@@ -22,6 +22,8 @@ fuse with its neighbours. The registered ops are opaque to it instead.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from . import formats
@@ -154,7 +156,7 @@ def quantize_both(
         alignment=alignment,
     )
     layout_t = scale_layout if scale_layout_t is None else scale_layout_t
-    options = {"dtype": dtype, "scaling_mode": scaling_mode, "alignment": alignment}
+    options: dict[str, Any] = {"dtype": dtype, "scaling_mode": scaling_mode, "alignment": alignment}
     return (
         *quantize(input, scale_layout=scale_layout, **options),
         *quantize(input.mT, scale_layout=layout_t, **options),
@@ -183,8 +185,9 @@ def dequantize(
     bits = torch.where(byte == E8M0_NAN, 0x7FC00000, bits)
     blocks = data.detach().float().reshape(*data.shape[:-1], columns, BLOCK_SIZE)
     values = blocks * bits.view(torch.float32).unsqueeze(-1)
-    values = torch.where(values.isnan(), torch.nan, values)
-    return values.reshape(data.shape).to(torch.bfloat16 if dtype is None else dtype)
+    rounded = values.to(torch.bfloat16 if dtype is None else dtype)
+    # After the cast: torch's vectorised one turns a NaN into bfloat16 0xFFFF.
+    return torch.where(values.isnan(), torch.nan, rounded).reshape(data.shape)
 
 
 def swizzle_scale(scale: torch.Tensor, scale_layout: str) -> torch.Tensor:

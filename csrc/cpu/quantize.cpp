@@ -1,0 +1,181 @@
+#include "storage.h"
+
+namespace mxfp8::cpu {
+namespace {
+
+// Blocks a row kernel is given at a time where their scales go through a buffer.
+constexpr int64_t kBufferedBlocks = 128;
+
+}  // namespace
+
+QuantizeRows::QuantizeRows(const View& input, const Format& format, const Quantized& output)
+    : input_(input),
+      kernel_(kernels().quantize[static_cast<int>(format.input)][static_cast<int>(format.element)]),
+      mode_(format.mode),
+      output_(output) {
+  if (output_.layout == ScaleLayout::kLinear && output_.columns == input_.columns &&
+      input_.is_contiguous()) {
+    // Blocks do not cross rows, so the whole tensor is one long row.
+    input_ = input_.flattened();
+    output_.columns = input_.columns;
+  }
+  const int64_t elements = input_.batches * input_.rows * output_.columns;
+  padded_rows_ = round_up(input_.rows, tile_rows(output_.layout));
+  strip_rows_ = kTile;
+  chunk_columns_ = 8192;
+  if (input_.batches * ceil_div(padded_rows_, strip_rows_) *
+          ceil_div(output_.columns, chunk_columns_) <
+      64) {
+    // Few units: smaller ones, so that many cores have work.
+    chunk_columns_ = 2048;
+    if (output_.layout != ScaleLayout::kSwizzled32x4x4) strip_rows_ = 8;
+  }
+  strips_ = ceil_div(padded_rows_, strip_rows_);
+  chunks_ = ceil_div(output_.columns, chunk_columns_);
+  stream_ = elements >= kStreamBytes;
+  units = input_.batches * strips_ * chunks_;
+  grain = grain_for(elements, units);
+}
+
+void QuantizeRows::unit(int64_t index) const {
+  const int64_t first_column = index % chunks_ * chunk_columns_;
+  const int64_t first_row = index / chunks_ % strips_ * strip_rows_;
+  const int64_t batch = index / chunks_ / strips_;
+  const int64_t columns = smaller(chunk_columns_, output_.columns - first_column);
+  const int64_t end_row = smaller(first_row + strip_rows_, padded_rows_);
+  const int64_t scale_columns = output_.columns / kBlockSize;
+  const int64_t padded_columns = round_up(scale_columns, tile_columns(output_.layout));
+  uint8_t* scale = output_.scale + batch * padded_rows_ * padded_columns;
+  const char* matrix = input_.batch(batch);
+
+  for (int64_t row = first_row; row < end_row; ++row) {
+    if (row >= input_.rows) {
+      put_zero_scales(scale, output_.layout, padded_columns, row, first_column / kBlockSize,
+                      columns / kBlockSize);
+      continue;
+    }
+    const char* source = matrix + row * input_.row_stride * input_.element_size;
+    uint8_t* data = output_.data + (batch * input_.rows + row) * output_.columns;
+    uint8_t bytes[kBufferedBlocks];
+    for (int64_t done = 0; done < columns;) {
+      const int64_t column = first_column + done;
+      const int64_t real = input_.columns - column;
+      const int64_t left = (columns - done) / kBlockSize;
+      int64_t blocks = smaller(left, real / kBlockSize);
+      if (blocks > 0) {
+        if (output_.layout == ScaleLayout::kLinear) {
+          uint8_t* to = scale + row * padded_columns + column / kBlockSize;
+          kernel_(source + column * input_.element_size, blocks, mode_, data + column, to, stream_);
+          done += blocks * kBlockSize;
+          continue;
+        }
+        blocks = smaller(blocks, kBufferedBlocks);
+        // A group of 4 scales is stored at once, so a row ends its whole groups here first.
+        if (blocks > 4 && blocks < left) blocks -= blocks % 4;
+        if (blocks >= 4 || blocks == left) {
+          kernel_(source + column * input_.element_size, blocks, mode_, data + column, bytes,
+                  stream_);
+          put_scales(scale, output_.layout, padded_columns, row, column / kBlockSize, bytes,
+                     blocks);
+          done += blocks * kBlockSize;
+          continue;
+        }
+      }
+      // The end of a padded row, by groups of 4 blocks: real elements, then zeros.
+      blocks = smaller(left, kTileBlocks);
+      alignas(64) char padded[kTile * 4] = {};
+      if (real > 0) {
+        std::memcpy(padded, source + column * input_.element_size,
+                    smaller(real, kTile) * input_.element_size);
+      }
+      kernel_(padded, blocks, mode_, data + column, bytes, false);
+      put_scales(scale, output_.layout, padded_columns, row, column / kBlockSize, bytes, blocks);
+      done += blocks * kBlockSize;
+    }
+  }
+}
+
+QuantizeTiles::QuantizeTiles(const View& input, const Format& format, const Quantized& rows,
+                             const Quantized& columns)
+    : input_(input),
+      row_kernel_(
+          kernels().quantize[static_cast<int>(format.input)][static_cast<int>(format.element)]),
+      tile_kernel_(kernels().quantize_tile[static_cast<int>(format.input)]
+                                          [static_cast<int>(format.element)]),
+      mode_(format.mode),
+      rows_(rows),
+      columns_(columns) {
+  row_tiles_ = ceil_div(columns_.data != nullptr ? columns_.columns : input_.rows, kTile);
+  column_tiles_ = ceil_div(rows_.data != nullptr ? rows_.columns : input_.columns, kTile);
+  units = input_.batches * row_tiles_ * column_tiles_;
+  grain = grain_for(units * kTile * kTile, units);
+}
+
+void QuantizeTiles::unit(int64_t index) const {
+  const int64_t column = index % column_tiles_ * kTile;
+  const int64_t row = index / column_tiles_ % row_tiles_ * kTile;
+  const int64_t batch = index / column_tiles_ / row_tiles_;
+  const int64_t rows = smaller(kTile, input_.rows - row);
+  const int64_t columns = smaller(kTile, input_.columns - column);
+  const char* matrix = input_.batch(batch);
+
+  alignas(64) char copy[kTile * kTile * 4];
+  const char* tile =
+      matrix + (row * input_.row_stride + column * input_.column_stride) * input_.element_size;
+  int64_t stride = input_.row_stride;
+  if (input_.column_stride != 1 || rows < kTile || columns < kTile) {
+    // Row kernels do not look at rows that are not there.
+    if (columns_.data != nullptr && rows < kTile) {
+      std::memset(copy, 0, kTile * kTile * input_.element_size);
+    } else if (columns < kTile) {
+      std::memset(copy, 0, rows * kTile * input_.element_size);
+    }
+    if (rows > 0 && columns > 0) gather(input_, matrix, row, column, rows, columns, copy, kTile);
+    tile = copy;
+    stride = kTile;
+  }
+  if (rows_.data != nullptr) quantize_rows(tile, stride, batch, row, column);
+  if (columns_.data != nullptr) quantize_columns(tile, stride, batch, row, column);
+}
+
+void QuantizeTiles::quantize_rows(const char* tile, int64_t stride, int64_t batch, int64_t row,
+                                  int64_t column) const {
+  const int64_t padded_rows = round_up(input_.rows, tile_rows(rows_.layout));
+  const int64_t scale_columns = round_up(rows_.columns / kBlockSize, tile_columns(rows_.layout));
+  const int64_t blocks = smaller(kTile, rows_.columns - column) / kBlockSize;
+  uint8_t* scale = rows_.scale + batch * padded_rows * scale_columns;
+  if (blocks <= 0) return;
+  for (int64_t r = row; r < smaller(row + kTile, padded_rows); ++r) {
+    uint8_t bytes[kTileBlocks] = {};
+    if (r < input_.rows) {
+      row_kernel_(tile + (r - row) * stride * input_.element_size, blocks, mode_,
+                  rows_.data + (batch * input_.rows + r) * rows_.columns + column, bytes, false);
+    }
+    put_scales(scale, rows_.layout, scale_columns, r, column / kBlockSize, bytes, blocks);
+  }
+}
+
+void QuantizeTiles::quantize_columns(const char* tile, int64_t stride, int64_t batch, int64_t row,
+                                     int64_t column) const {
+  const int64_t padded_rows = round_up(input_.columns, tile_rows(columns_.layout));
+  const int64_t scale_columns =
+      round_up(columns_.columns / kBlockSize, tile_columns(columns_.layout));
+  const int64_t length = smaller(kTile, columns_.columns - row);
+  uint8_t* scale = columns_.scale + batch * padded_rows * scale_columns;
+  if (length <= 0) return;
+  alignas(64) uint8_t data[kTile * kTile];
+  alignas(64) uint8_t bytes[kTile * kTileBlocks];
+  tile_kernel_(tile, stride, static_cast<int>(length / kBlockSize), mode_, data, bytes);
+  for (int64_t c = column; c < smaller(column + kTile, padded_rows); ++c) {
+    const uint8_t zeros[kTileBlocks] = {};
+    const bool real = c < input_.columns;
+    if (real) {
+      std::memcpy(columns_.data + (batch * input_.columns + c) * columns_.columns + row,
+                  data + (c - column) * kTile, length);
+    }
+    put_scales(scale, columns_.layout, scale_columns, c, row / kBlockSize,
+               real ? bytes + (c - column) * kTileBlocks : zeros, length / kBlockSize);
+  }
+}
+
+}  // namespace mxfp8::cpu
