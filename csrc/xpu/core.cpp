@@ -88,10 +88,13 @@ Compiled& compiled_for(const sycl::context& context) {
 template <class... Arguments>
 void launch(sycl::queue& queue, const sycl::kernel& kernel, int64_t tasks, Arguments... arguments) {
   const auto groups = static_cast<size_t>(std::min((tasks + kBlocks - 1) / kBlocks, kMaxGroups));
-  queue.submit([&](sycl::handler& handler) {
+  [[maybe_unused]] sycl::event event = queue.submit([&](sycl::handler& handler) {
     handler.set_args(arguments...);
     handler.parallel_for(sycl::nd_range<1>(groups * kGroup, kGroup), kernel);
   });
+#if defined(MXFP8_XPU_WAIT)  // for tensors whose memory is not freed in the order of the queue
+  event.wait_and_throw();
+#endif
 }
 
 int is_aligned(const void* pointer, int64_t bytes) {
