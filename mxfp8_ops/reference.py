@@ -17,7 +17,8 @@ Elements are ``RNE(clamp(fp32(x) * 2**(127 - s), -max, max))``. A block with a N
 ``s = 255`` and 32 data bytes 0x7F.
 
 These functions trace: called inside ``torch.compile`` they are ordinary torch code that Inductor can
-fuse with its neighbours. The registered ops are opaque to it instead.
+fuse with its neighbours. The registered ops are opaque to it instead. Inductor has no CPU code for
+``float8_e8m0fnu``: there, use ``quantize_bytes`` and ``dequantize_bytes``, whose scales are uint8.
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ from .formats import BLOCK_SIZE, E8M0_NAN, NAN_CODE, SCALE_DTYPE, SCALE_LAYOUTS,
 
 _MANTISSA_MASK = 0x7FFFFF
 _INFINITY_BITS = 0x7F800000
+_QUIET_NAN = {
+    torch.bfloat16: (0x7FC0, torch.int16),
+    torch.float16: (0x7E00, torch.int16),
+    torch.float32: (0x7FC00000, torch.int32),
+}
 
 
 def scale_byte(amax_bits: torch.Tensor, element: ElementFormat, scaling_mode: str) -> torch.Tensor:
@@ -75,7 +81,7 @@ def inverse_scale(byte: torch.Tensor) -> torch.Tensor:
     return torch.where(byte == E8M0_NAN, 0x3F800000, bits).view(torch.float32)
 
 
-def quantize(
+def quantize_bytes(
     input: torch.Tensor,
     *,
     dtype: torch.dtype | None = None,
@@ -83,7 +89,7 @@ def quantize(
     scale_layout: str = "linear",
     alignment: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantize along the last dimension; arguments and results as in ``mxfp8_ops.quantize``."""
+    """``quantize`` with the scale bytes as ``torch.uint8``."""
     formats.check_quantize(
         input,
         dtype=dtype,
@@ -109,7 +115,26 @@ def quantize(
     codes = torch.where((byte == E8M0_NAN).unsqueeze(-1), NAN_CODE, codes).to(torch.uint8)
 
     data = codes.reshape(data_shape).view(element.dtype)
-    return data, _swizzle_bytes(byte.to(torch.uint8), scale_layout).view(SCALE_DTYPE)
+    return data, _swizzle_bytes(byte.to(torch.uint8), scale_layout)
+
+
+def quantize(
+    input: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    scaling_mode: str = "rceil",
+    scale_layout: str = "linear",
+    alignment: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantize along the last dimension; arguments and results as in ``mxfp8_ops.quantize``."""
+    data, scale = quantize_bytes(
+        input,
+        dtype=dtype,
+        scaling_mode=scaling_mode,
+        scale_layout=scale_layout,
+        alignment=alignment,
+    )
+    return data, scale.view(SCALE_DTYPE)
 
 
 def quantize_columnwise(
@@ -175,9 +200,22 @@ def dequantize(
     Every NaN of the result is the quiet NaN with a clear sign and no payload.
     """
     formats.check_dequantize(data, scale, dtype=dtype, scale_layout=scale_layout)
+    return dequantize_bytes(
+        data, scale.detach().view(torch.uint8), dtype=dtype, scale_layout=scale_layout
+    )
+
+
+def dequantize_bytes(
+    data: torch.Tensor,
+    scale: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    scale_layout: str = "linear",
+) -> torch.Tensor:
+    """``dequantize`` for scale bytes in a ``torch.uint8`` tensor; arguments are not checked."""
     columns = data.shape[-1] // BLOCK_SIZE
     rows = data.shape[-2] if data.dim() > 1 else 1
-    stored = scale.view(torch.uint8)
+    stored = scale
     if data.dim() > 1 or scale_layout != "linear":
         stored = _unswizzle_bytes(stored, rows, columns, scale_layout)
     byte = stored.reshape(*data.shape[:-1], columns).to(torch.int32)
@@ -185,9 +223,11 @@ def dequantize(
     bits = torch.where(byte == E8M0_NAN, 0x7FC00000, bits)
     blocks = data.detach().float().reshape(*data.shape[:-1], columns, BLOCK_SIZE)
     values = blocks * bits.view(torch.float32).unsqueeze(-1)
-    rounded = values.to(torch.bfloat16 if dtype is None else dtype)
-    # After the cast: torch's vectorised one turns a NaN into bfloat16 0xFFFF.
-    return torch.where(values.isnan(), torch.nan, rounded).reshape(data.shape)
+    output = torch.bfloat16 if dtype is None else dtype
+    # In integers: torch's vectorised cast, which Inductor uses too, makes every NaN bfloat16 0xFFFF.
+    nan, integer = _QUIET_NAN[output]
+    codes = torch.where(values.isnan(), nan, values.to(output).view(integer)).to(integer)
+    return codes.view(output).reshape(data.shape)
 
 
 def swizzle_scale(scale: torch.Tensor, scale_layout: str) -> torch.Tensor:
