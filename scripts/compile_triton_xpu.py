@@ -56,8 +56,8 @@ def cases():
                 units = {"STRIDE_UNIT": unit, "COLUMN_UNIT": unit}
                 yield "quantize_tiles_kernel", kind, {**tile, **units, "MODE": 1}
             yield "dequantize_tiles_kernel", kind, tile
-            for both in (False, True):
-                layouts = {"LAYOUT": layout, "LAYOUT_T": layout, "BOTH": both}
+            for both, axis in itertools.product((False, True), (0, 1)):
+                layouts = {"LAYOUT": layout, "LAYOUT_T": layout, "BOTH": both, "AXIS": axis}
                 sizes = {"OCTETS": 4, "COLUMNS": 64, "GROUP": 1}
                 units = {"STRIDE_UNIT": 1, "COLUMN_UNIT": 1}
                 constants = {"MODE": 1, "E5M2": e5m2, **layouts, **sizes, **units}
@@ -76,7 +76,8 @@ def compile_kernel(kernel, kind: str, constants: dict, gpu: GPUTarget) -> bytes:
         elif parameter.name.endswith("_ptr"):
             signature[parameter.name] = "*u8"
         else:
-            signature[parameter.name] = parameter.annotation
+            # "i64", or tl.int64 as "triton.language.int64"
+            signature[parameter.name] = parameter.annotation.split(".")[-1].replace("int", "i")
     source = ASTSource(fn=kernel, signature=signature, constexprs=values, attrs={})
     return triton.compile(source, target=gpu, options={"num_warps": 4}).asm["spv"]
 
