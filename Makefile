@@ -7,7 +7,7 @@ JOBS ?= 2
 
 NATIVE_SOURCES := $(wildcard csrc/*.h csrc/cpu/*)
 
-.PHONY: install demo test lint format bench docs clean
+.PHONY: install demo test test-xpu lint format bench docs clean
 
 install: $(VENV)/.installed
 
@@ -26,6 +26,10 @@ demo: install
 
 test: install
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow" tests
+
+# Intel's SYCL runtime and its CPU device come from PyPI, 480 MB on the first run.
+test-xpu: install
+	scripts/test_xpu.sh $(BIN)/python
 
 lint: install
 	$(BIN)/ruff check .

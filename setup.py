@@ -4,6 +4,8 @@ MXFP8_OPS_NATIVE=auto (default) builds what this machine can build and says what
 =1 makes a missing CPU library an error, =0 installs pure Python.
 MXFP8_OPS_CUDA=auto|0|1 does the same for the CUDA library; MXFP8_OPS_CUDA_ARCHS names its
 architectures (default "80;89;90;100;120", PTX for the last).
+MXFP8_OPS_XPU=auto|0|1 does the same for the XPU library, which is built where torch drives Intel GPUs
+and SYCL's headers are found: in the Python environment (package intel-sycl-rt) or in CMPLR_ROOT (oneAPI).
 
 The libraries use torch's stable ABI and no Python.h, so one build serves every Python and torch >= 2.11.
 """
@@ -25,6 +27,7 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).parent
 NATIVE = os.environ.get("MXFP8_OPS_NATIVE", "auto").lower()
 CUDA = os.environ.get("MXFP8_OPS_CUDA", "auto").lower()
+XPU = os.environ.get("MXFP8_OPS_XPU", "auto").lower()
 CUDA_ARCHS = os.environ.get("MXFP8_OPS_CUDA_ARCHS", "80;89;90;100;120").replace(",", ";").split(";")
 
 # torch 2.11: the first whose stable ABI knows float8_e8m0fnu.
@@ -68,9 +71,20 @@ def find_nvcc() -> str | None:
     return candidate or shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
 
 
+def find_cxx() -> str | None:
+    return os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
+
+
+def find_sycl() -> Path | None:
+    """Prefix of SYCL's headers and runtime: the one that torch uses before an installed oneAPI."""
+    prefixes = [Path(p) for p in (sys.prefix, os.environ.get("CMPLR_ROOT")) if p]
+    return next((p for p in prefixes if (p / "include/sycl/sycl.hpp").exists()), None)
+
+
 def cpu_commands(output: Path, work: Path) -> tuple[list[list[str]], list[str]]:
-    compiler = os.environ.get("CXX", "g++" if shutil.which("g++") else "c++")
+    compiler = find_cxx()
     directory = torch_directory()
+    assert compiler is not None
     assert directory is not None
     include_flags, link_flags = torch_flags(directory)
     x86 = platform.machine().lower() in ("x86_64", "amd64")
@@ -129,18 +143,48 @@ def cuda_commands(output: Path, work: Path) -> tuple[list[list[str]], list[str]]
     ]
 
 
-LIBRARIES = {"cpu": cpu_commands, "cuda": cuda_commands}
+def xpu_commands(output: Path, work: Path) -> tuple[list[list[str]], list[str]]:
+    compiler, sycl = find_cxx(), find_sycl()
+    directory = torch_directory()
+    assert compiler is not None
+    assert sycl is not None
+    assert directory is not None
+    include_flags, link_flags = torch_flags(directory)
+    flags = [*COMMON_FLAGS, "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", *include_flags]
+    # The assembler embeds the kernels' source, which SYCL's runtime compiles for the GPU that it finds.
+    flags += [f"-isystem{sycl / 'include'}", f"-Wa,-I{ROOT / 'csrc'}"]
+    commands, objects = [], []
+    for source in sorted((ROOT / "csrc/xpu").glob("*.cpp")):
+        target = work / f"xpu_{source.stem}.o"
+        commands.append([compiler, *flags, "-c", str(source), "-o", str(target)])
+        objects.append(str(target))
+    link_flags += ["-ltorch_xpu", f"-L{sycl / 'lib'}", "-lsycl"]
+    return commands, [compiler, "-shared", "-s", *objects, "-o", str(output), *link_flags]
+
+
+def has_xpu_torch() -> bool:
+    import torch
+
+    return torch._C._has_xpu
+
+
+LIBRARIES = {"cpu": cpu_commands, "cuda": cuda_commands, "xpu": xpu_commands}
+SWITCHES = {"cpu": NATIVE, "cuda": CUDA, "xpu": XPU}
 
 
 def reason_not_built(name: str) -> str | None:
     """Why this machine does not build the library ``name``, or None."""
-    if NATIVE == "0" or (name == "cuda" and CUDA == "0"):
+    if NATIVE == "0" or SWITCHES[name] == "0":
         return "it was switched off"
     if not any((ROOT / "csrc" / name).glob("*.c*")):
         return "its sources are not part of this package"
     if torch_directory() is None:
         return "torch cannot be imported by the build (install torch first, then use --no-build-isolation)"
-    if name == "cpu" and not (os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")):
+    if name == "xpu" and not has_xpu_torch():
+        return "this torch was not built for Intel GPUs"
+    if name == "xpu" and find_sycl() is None:
+        return "no SYCL headers were found, neither in this environment (intel-sycl-rt) nor in CMPLR_ROOT"
+    if name != "cuda" and find_cxx() is None:
         return "no C++ compiler was found"
     if name == "cuda" and find_nvcc() is None:
         return "nvcc was not found"
@@ -192,7 +236,7 @@ class PlatformWheel(bdist_wheel):
 
 
 def is_required(name: str) -> bool:
-    return (CUDA if name == "cuda" else NATIVE) == "1"
+    return SWITCHES[name] == "1"
 
 
 def say(sentence: str) -> None:

@@ -19,13 +19,14 @@ from .backends.cute_dsl import BACKEND as CUTE_DSL
 from .backends.torch import BACKEND as TORCH
 from .backends.triton import BACKEND as TRITON
 from .backends.xpu import BACKEND as XPU
+from .backends.xpu_vllm import BACKEND as XPU_VLLM
 from .errors import BackendUnavailableError
 from .ops import OPERATIONS, Operation, register_kernel
 
 _LOG = logging.getLogger("mxfp8_ops")
 
 BACKENDS: dict[str, Backend] = {
-    backend.name: backend for backend in (CUTE_DSL, CUDA, TRITON, XPU, CPU, TORCH)
+    backend.name: backend for backend in (CUTE_DSL, CUDA, TRITON, XPU, XPU_VLLM, CPU, TORCH)
 }
 
 

@@ -159,7 +159,7 @@ OPERATIONS = {
             "quantize",
             f"(Tensor input, *, {_QUANTIZE_OPTIONS}, int? alignment=None)",
             "(Tensor data, Tensor scale)",
-            ("torch", "cpu", "cuda", "cute_dsl", "triton", "xpu"),
+            ("torch", "cpu", "cuda", "cute_dsl", "triton", "xpu", "xpu_vllm"),
             formats.check_quantize,
             quantize_fake,
         ),
