@@ -490,6 +490,7 @@ def _plan_columns(
         **_constants(scaling_mode, dtype, cast),
         "LAYOUT": _kernels().LAYOUTS[layouts[0]],
         "LAYOUT_T": _kernels().LAYOUTS[layouts[1]],
+        "AXIS": _kernels().OCTET_AXIS,
         "OCTETS": config.rows // 8,
         "COLUMNS": config.columns,
         "GROUP": config.group,
