@@ -26,10 +26,10 @@ import mxfp8_ops
 from mxfp8_ops import dispatch, formats, ops, reference
 
 SHAPES = (
-    "1x4096 128x7168 512x7168 8192x8192 16384x16384 4096x7168 1024x8192 "
-    "1x7168 3x4096 130x2880 16x4096 4096x96 4096x160 130x7168"
-).split()
-QUICK = "1x4096 128x7168 512x7168 8192x8192 16384x16384".split()
+    *("1x4096", "128x7168", "512x7168", "8192x8192", "16384x16384", "4096x7168", "1024x8192"),
+    *("1x7168", "3x4096", "130x2880", "16x4096", "4096x96", "4096x160", "130x7168"),
+)
+QUICK = ["1x4096", "128x7168", "512x7168", "8192x8192", "16384x16384"]
 DETAILED = {"8192x8192", "16384x16384"}  # all layouts, dtypes, modes
 LAYOUTS = tuple(formats.SCALE_LAYOUTS)
 
