@@ -12,9 +12,9 @@ import tempfile
 os.environ["TRITON_ALWAYS_COMPILE"] = "1"
 os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp(prefix="mxfp8-triton-")
 
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+import triton  # noqa: TID253
+from triton.backends.compiler import GPUTarget  # noqa: TID253
+from triton.compiler import ASTSource  # noqa: TID253
 
 from mxfp8_ops.backends import triton_kernels as kernels
 

@@ -355,10 +355,6 @@ def _constants(mode: str, dtype: torch.dtype | None, cast: str) -> dict[str, Any
     }
 
 
-def _pointers(x: torch.Tensor, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    return [x, *outputs]
-
-
 def _round_up(n: int, multiple: int) -> int:
     return (n + multiple - 1) // multiple * multiple
 
@@ -415,9 +411,7 @@ def _plan_quantize(
         }
         programs = -(-blocks // config.columns)
         kernel, integers = "quantize_flat_kernel", (blocks,)
-        return _make_plan(
-            kernel, config, programs, _pointers(x, outputs), integers, constants, copied
-        )
+        return _make_plan(kernel, config, programs, [x, *outputs], integers, constants, copied)
 
     config = _fit_tile(config or config_for("tiles", blocks), data_columns, scale_layout)
     stored = formats.scale_shape((), rows, data_columns, scale_layout)
@@ -449,7 +443,7 @@ def _plan_quantize(
     }
     programs = batch * row_tiles * column_tiles
     kernel = "quantize_tiles_kernel"
-    return _make_plan(kernel, config, programs, _pointers(x, outputs), integers, constants, copied)
+    return _make_plan(kernel, config, programs, [x, *outputs], integers, constants, copied)
 
 
 def _plan_columns(
@@ -504,7 +498,7 @@ def _plan_columns(
     outputs_t = ops.allocate_quantized(x, transposed, dtype, layouts[1], alignment)
     programs = batch * row_tiles * column_tiles
     kernel = "quantize_columns_kernel"
-    pointers = _pointers(x, (*outputs_t, *outputs_t))
+    pointers = [x, *outputs_t, *outputs_t]
     return _make_plan(kernel, config, programs, pointers, integers, constants, copied)
 
 

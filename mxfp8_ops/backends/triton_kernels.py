@@ -294,9 +294,8 @@ def quantize_tiles_kernel(
 @triton.jit
 def _scale_place(row, column, scale_columns, LAYOUT: tl.constexpr):
     """Where the scale of (row, column) is stored; 64 bits."""
-    line = row.to(tl.int64) * scale_columns
     if LAYOUT == LINEAR:
-        place = line + column
+        place = row.to(tl.int64) * scale_columns + column
     elif LAYOUT == SWIZZLED_32_4_4:
         group = (row // 128).to(tl.int64) * 128 * scale_columns
         place = group + column // 4 * 512 + row % 32 * 16 + row % 128 // 32 * 4 + column % 4
