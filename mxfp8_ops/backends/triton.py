@@ -184,9 +184,8 @@ def _fnuz_is_exact(index: int) -> bool:
     try:
         for element in formats.ELEMENT_FORMATS:
             for mode in ("rceil", "floor"):
-                options = {"dtype": element, "scaling_mode": mode}
-                exact = _launch_flat(x, cast="software", **options)
-                fnuz = _launch_flat(x, cast="fnuz", **options)
+                exact = _launch_flat(x, element, mode, "software")
+                fnuz = _launch_flat(x, element, mode, "fnuz")
                 for a, b in zip(exact, fnuz, strict=True):
                     if not torch.equal(a.view(torch.uint8), b.view(torch.uint8)):
                         return False
@@ -196,7 +195,7 @@ def _fnuz_is_exact(index: int) -> bool:
 
 
 def _launch_flat(
-    x: torch.Tensor, *, dtype: torch.dtype, scaling_mode: str, cast: str
+    x: torch.Tensor, dtype: torch.dtype, scaling_mode: str, cast: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     plan = _plan_quantize(x, dtype, scaling_mode, "linear", None, cast)
     outputs = ops.allocate_quantized(x, x.shape, dtype, "linear", None)
