@@ -145,10 +145,11 @@ class BuildNative(build_ext):
         subprocess.run(command, check=True)
 
     def copy_extensions_to_source(self) -> None:
-        built = [e for e in self.extensions if Path(self.get_ext_fullpath(e.name)).exists()]
-        self.extensions = built
-        if not self.inplace or self.editable_mode:
-            super().copy_extensions_to_source()
+        for extension in self.extensions:
+            file = self.get_ext_filename(extension.name)
+            if (Path(self.build_lib) / file).exists():
+                (ROOT / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(Path(self.build_lib) / file, ROOT / file)
 
 
 class PlatformWheel(bdist_wheel):
