@@ -126,21 +126,15 @@ def cuda_commands(output: Path, work: Path) -> tuple[list[list[str]], list[str]]
         "-w",
     ]
     commands, objects = [], []
-    for source in sorted((ROOT / "csrc/cuda").glob("*.cu")):
+    for source in sorted((ROOT / "csrc/cuda").glob("*.c[up]*")):
+        if source.suffix == ".cuh":
+            continue
         target = work / f"cuda_{source.stem}.o"
         commands.append([nvcc, *flags, *include_flags, "-c", str(source), "-o", str(target)])
         objects.append(str(target))
     # The static runtime finds the driver at load time, so the library loads on machines without one.
-    return commands, [
-        nvcc,
-        "-shared",
-        "-cudart=static",
-        *codes[:1],
-        *objects,
-        "-o",
-        str(output),
-        *link_flags,
-    ]
+    link_flags = [*codes[:1], *objects, "-o", str(output), *link_flags, "-ldl"]
+    return commands, [nvcc, "-shared", "-cudart=static", *link_flags]
 
 
 def xpu_commands(output: Path, work: Path) -> tuple[list[list[str]], list[str]]:

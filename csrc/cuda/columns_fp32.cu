@@ -1,0 +1,14 @@
+#include "columns.cuh"
+
+namespace mxfp8::cuda {
+
+template cudaError_t quantize_tiles<InputType::kFp32, ElementType::kE4m3>(const View&, ScalingMode,
+                                                                       const Quantized*,
+                                                                       const Quantized&,
+                                                                       const Device&);
+template cudaError_t quantize_tiles<InputType::kFp32, ElementType::kE5m2>(const View&, ScalingMode,
+                                                                       const Quantized*,
+                                                                       const Quantized&,
+                                                                       const Device&);
+
+}  // namespace mxfp8::cuda

@@ -1,0 +1,12 @@
+#include "rows.cuh"
+
+namespace mxfp8::cuda {
+
+template cudaError_t quantize_rows<InputType::kBf16, ElementType::kE4m3>(const View&, ScalingMode,
+                                                                      const Quantized&,
+                                                                      const Device&);
+template cudaError_t quantize_rows<InputType::kBf16, ElementType::kE5m2>(const View&, ScalingMode,
+                                                                      const Quantized&,
+                                                                      const Device&);
+
+}  // namespace mxfp8::cuda
