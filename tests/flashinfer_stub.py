@@ -39,6 +39,7 @@ class FlashInferStub(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         import_error: raised by ``import flashinfer``.
         kernels_error: raised by the import of the kernel module, as by a broken cutlass-dsl.
         compile_error: raised by a call, as by a compiler that fails.
+        reports: its ``__version__``, where that is not ``version``.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class FlashInferStub(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         import_error: Exception | None = None,
         kernels_error: Exception | None = None,
         compile_error: Exception | None = None,
+        reports: str | None = None,
     ) -> None:
         self.version = version
         self.number = tuple(int(n) for n in re.findall(r"\d+", version or "0")[:3])
@@ -56,6 +58,7 @@ class FlashInferStub(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self.import_error = import_error
         self.kernels_error = kernels_error
         self.compile_error = compile_error
+        self.reports = reports or version
         self.imports = 0
         self.calls: list[dict[str, Any]] = []
 
@@ -74,7 +77,7 @@ class FlashInferStub(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if module.__name__ == "flashinfer":
             if self.import_error is not None:
                 raise self.import_error
-            module.__version__ = self.version
+            module.__version__ = self.reports
             module.SfLayout = SfLayout
             function = self._mxfp8_quantize()
             if function is not None:
@@ -166,18 +169,25 @@ BROKEN = {
     "0.6.7": (FlashInferStub("0.6.7"), "0.6.7 computes some scales wrongly"),
     "0.6.12": (FlashInferStub("0.6.12"), "0.6.12 computes some scales wrongly"),
     "0.6.13rc1": (FlashInferStub("0.6.13rc1"), "0.6.13rc1 computes some scales wrongly"),
-    "unknown version": (FlashInferStub("unknown"), "has no mxfp8_quantize"),
+    "unknown version": (
+        FlashInferStub("0.7.2", reports="unknown"),
+        "'unknown' of flashinfer is not",
+    ),
     "no cutlass-dsl": (FlashInferStub("0.7.2", cutlass=False), "nvidia-cutlass-dsl"),
     "cutlass without CUDA libraries": (
         FlashInferStub("0.7.2", kernels_error=RuntimeError("No CTK flavor installed")),
         "RuntimeError: No CTK flavor installed",
     ),
     "cutlass without cuda-bindings": (
-        FlashInferStub("0.7.2", import_error=ModuleNotFoundError("No module named 'cuda'", name="cuda")),
+        FlashInferStub(
+            "0.7.2", import_error=ModuleNotFoundError("No module named 'cuda'", name="cuda")
+        ),
         "ModuleNotFoundError: No module named 'cuda'",
     ),
     "AssertionError": (
-        FlashInferStub("0.6.18", import_error=AssertionError("Torch not compiled with CUDA enabled")),
+        FlashInferStub(
+            "0.6.18", import_error=AssertionError("Torch not compiled with CUDA enabled")
+        ),
         "AssertionError: Torch not compiled with CUDA enabled",
     ),
     "RuntimeError": (
@@ -185,7 +195,9 @@ BROKEN = {
         "RuntimeError: flashinfer-cubin version mismatch",
     ),
     "FileNotFoundError": (
-        FlashInferStub("0.7.2", import_error=FileNotFoundError(2, "No such file", "/home/x/.cache")),
+        FlashInferStub(
+            "0.7.2", import_error=FileNotFoundError(2, "No such file", "/home/x/.cache")
+        ),
         "FileNotFoundError",
     ),
     "kernel compile fails": (

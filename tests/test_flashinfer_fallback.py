@@ -69,7 +69,8 @@ def test_a_named_call_raises_the_reason(case, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "version", ["0.6.13", "0.6.14", "0.6.18", "0.6.18.post1", "0.7.0", "0.7.1", "0.7.2.post1", "0.7.4"]
+    "version",
+    ["0.6.13", "0.6.14", "0.6.18", "0.6.18.post1", "0.7.0", "0.7.1", "0.7.2.post1", "0.7.4"],
 )
 def test_a_good_version_serves_the_call(version, monkeypatch):
     stub = FlashInferStub(version)
