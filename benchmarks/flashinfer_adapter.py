@@ -10,6 +10,7 @@ the median over rounds; the three kinds of call take turns within a round.
 from __future__ import annotations
 
 import argparse
+import functools
 import statistics
 import time
 from collections.abc import Callable
@@ -84,8 +85,9 @@ def main() -> None:
                 "launcher": lambda x=x, s=scale_layout: cute_dsl.launch_quantize(x, scale_layout=s),
             }
             if not reason:
-                op = torch.ops.mxfp8.quantize_cute_dsl.default
-                calls["op"] = lambda x=x, s=scale_layout: op(x, scale_layout=s)
+                calls["op"] = functools.partial(
+                    torch.ops.mxfp8.quantize_cute_dsl.default, x, scale_layout=scale_layout
+                )
             for call in calls.values():
                 microseconds(call, 100, synchronize)
             times: dict[str, list[float]] = {name: [] for name in calls}

@@ -206,6 +206,13 @@ def _float32_reason(device: torch.device) -> str | None:
     return None
 
 
+@functools.lru_cache(maxsize=4096)
+def _result_shapes(
+    shape: torch.Size, scale_layout: str, alignment: int | None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return formats.quantized_shapes(shape, scale_layout, alignment)
+
+
 def launch_quantize(
     input: torch.Tensor,
     *,
@@ -246,11 +253,11 @@ def _call(
             backend="cute-dsl",
             **found.layouts[scale_layout],
         )
-        data_shape, scale_shape = formats.quantized_shapes(shape, scale_layout, alignment)
         # It returns [M, K] and a flat uint8 tensor, whatever the shape of the input.
+        data_shape, scale_shape = _result_shapes(shape, scale_layout, alignment)
         if len(shape) != 2:
             data = data.view(data_shape)
-        return data, scale.view(SCALE_DTYPE).view(scale_shape)
+        return data, scale.view(SCALE_DTYPE).view(*scale_shape)
     except (torch.OutOfMemoryError, torch.AcceleratorError):
         raise  # the fault of the device or of an earlier kernel: another backend would meet it too
     except Exception as error:
