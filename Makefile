@@ -7,7 +7,7 @@ JOBS ?= 2
 
 NATIVE_SOURCES := $(wildcard csrc/*.h csrc/cpu/*)
 
-.PHONY: install demo test test-xpu lint format bench docs clean
+.PHONY: install demo test test-xpu test-flashinfer lint format bench docs clean
 
 install: $(VENV)/.installed
 
@@ -31,6 +31,10 @@ test: install
 test-xpu: install
 	scripts/test_xpu.sh $(BIN)/python
 
+# The cute_dsl backend against the real flashinfer-python, in an environment of its own: about 1.4 GB.
+test-flashinfer:
+	PYTHON=$(PYTHON) TORCH="$(TORCH)" scripts/test_flashinfer.sh
+
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -47,4 +51,4 @@ bench: install
 	$(BIN)/python benchmarks/cpu.py
 
 clean:
-	rm -rf $(VENV) build dist site mxfp8_ops/_lib *.egg-info
+	rm -rf $(VENV) .venv-flashinfer build dist site mxfp8_ops/_lib *.egg-info
