@@ -1,69 +1,127 @@
-"""Times the CUDA kernels beside a copy on this GPU, for each launch configuration; a compact table.
+"""Which launch settings of the native CUDA kernels are fastest on this GPU, one line per case.
 
-Graph replay over rotating buffers larger than L2; a ratio is bytes per second over those of ``copy_``.
+    python benchmarks/tune_cuda.py [--seconds N]
+
+Kernel times come from CUDA graph replay over rotating buffers of more than four times the L2 cache.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
+import statistics
+import time
+from collections.abc import Callable
 
 import torch
 
 import mxfp8_ops
 from mxfp8_ops import native
 
-BUFFERS_BYTES = 256 << 20
+BUFFER_BYTES = 280 << 20
+SHAPES = ((16384, 16384), (8192, 8192), (512, 7168), (128, 7168), (1, 4096))
 
 
-def replay_us(calls, repeats=20):
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        kept = [call() for call in calls]
+def replay_us(calls: list[Callable[[], object]], repeats: int = 9) -> float:
+    """Median time of one call, by replay of a graph that holds all of ``calls``."""
+    calls[0]()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         kept = [call() for call in calls]
-    graph.replay()
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    best = float("inf")
-    for _ in range(3):
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    times = []
+    for _ in range(repeats):
         start.record()
-        for _ in range(repeats):
-            graph.replay()
+        graph.replay()
         end.record()
         end.synchronize()
-        best = min(best, start.elapsed_time(end))
+        times.append(start.elapsed_time(end) * 1e3 / len(calls))
     del kept
-    return best * 1e3 / repeats / len(calls)
+    return statistics.median(times)
 
 
-def main():
+def host_us(call: Callable[[], object], number: int = 2000) -> float:
+    call()
+    best = float("inf")
+    for _ in range(5):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(number):
+            call()
+        best = min(best, (time.perf_counter() - start) / number)
+        torch.cuda.synchronize()
+    return best * 1e6
+
+
+def buffers(m: int, k: int, dtype: torch.dtype) -> list[torch.Tensor]:
+    count = max(2, min(96, BUFFER_BYTES // (m * k * 3)))
+    return [torch.randn(m, k, device="cuda", dtype=dtype) for _ in range(count)]
+
+
+def copy_us(m: int, k: int, moved: float) -> float:
+    """A copy that moves as many bytes in all."""
+    count = max(2, min(96, BUFFER_BYTES // max(int(moved / 2), 1)))
+    size = int(moved / 2)
+    pairs = [torch.empty(2, size, dtype=torch.uint8, device="cuda") for _ in range(count)]
+    return replay_us([lambda p=p: p[1].copy_(p[0]) for p in pairs])
+
+
+def case(op: Callable, arguments: list[tuple], options: dict) -> list[Callable[[], object]]:
+    return [lambda a=a: op(*a, **options) for a in arguments]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--seconds", type=float, default=80)
+    deadline = time.monotonic() + parser.parse_args().seconds
     tune = native.library("cuda").mxfp8_cuda_tune
-    for m, k in ((16384, 16384), (8192, 8192), (512, 7168), (128, 7168), (1, 4096)):
-        count = max(2, min(64, BUFFERS_BYTES // (m * k * 3)))
-        inputs = [torch.randn(m, k, device="cuda", dtype=torch.bfloat16) for _ in range(count)]
-        read = m * k * 2
-        copy = replay_us([lambda x=x: torch.empty_like(x).copy_(x) for x in inputs])
-        speed = 2 * read / copy
-        print(f"{m}x{k}: copy {copy:.2f} us, {speed / 1e6:.2f} TB/s")
-        for layout, unroll, threads, overlap in itertools.product(
-            mxfp8_ops.formats.SCALE_LAYOUTS, (0, 1, 2, 4), (128, 256), (0, 1)
-        ):
-            tune(unroll, threads, overlap)
-            us = replay_us([lambda x=x: torch.ops.mxfp8.quantize_cuda(x, scale_layout=layout)
-                            for x in inputs])
-            ratio = (read * 1.5 + m * k / 32) / us / speed
-            print(f"  {layout[-8:]:>8} u{unroll} t{threads} pdl{overlap}: {us:.2f} us {ratio:.3f}")
-        tune(0, 0, -1)
+    settings = [(0, 0, -1), *itertools.product((1, 2, 4), (128, 256), (0, 1))]
+    for m, k in SHAPES:
+        inputs = buffers(m, k, torch.bfloat16)
+        moved = m * k * (3 + 1 / 32)
+        copy = copy_us(m, k, moved)
+        print(f"{m}x{k}: copy {copy:.2f} us, {moved / copy / 1e6:.2f} TB/s", flush=True)
+        cases = {
+            layout: case(
+                torch.ops.mxfp8.quantize_cuda, [(x,) for x in inputs], {"scale_layout": layout}
+            )
+            for layout in mxfp8_ops.formats.SCALE_LAYOUTS
+        }
+        for name, calls in cases.items():
+            results = []
+            for setting in settings:
+                if time.monotonic() < deadline or setting == settings[0]:
+                    tune(*setting)
+                    results.append((replay_us(calls), setting))
+            tune(0, 0, -1)
+            ranked = sorted(results)[:4]
+            text = "  ".join(f"{s} {us:.2f} ({copy / us:.3f})" for us, s in ranked)
+            print(f"  {name:<16} default {results[0][0]:.2f} ({copy / results[0][0]:.3f})  {text}")
         if m >= 8192:
             pairs = [torch.ops.mxfp8.quantize_cuda(x) for x in inputs]
-            for name, call, moved, items in (
-                ("columnwise", torch.ops.mxfp8.quantize_columnwise_cuda, 3 + 1 / 32, inputs),
-                ("both", torch.ops.mxfp8.quantize_both_cuda, 4 + 1 / 16, inputs),
-                ("dequantize", lambda p: torch.ops.mxfp8.dequantize_cuda(*p), 3 + 1 / 32, pairs),
+            calls = case(torch.ops.mxfp8.dequantize_cuda, pairs, {})
+            us = replay_us(calls)
+            print(f"  dequantize {us:.2f} ({copy / us:.3f})")
+            for name, factor in (
+                ("quantize_columnwise", 3 + 1 / 32),
+                ("quantize_both", 4 + 1 / 16),
             ):
-                us = replay_us([lambda x=x, f=call: f(x) for x in items])
-                print(f"  {name}: {us:.2f} us {m * k * moved / us / speed:.3f}")
+                op = getattr(torch.ops.mxfp8, f"{name}_cuda")
+                us = replay_us(case(op, [(x,) for x in inputs], {}))
+                ratio = m * k * factor / us / (moved / copy)
+                print(f"  {name} {us:.2f} ({ratio:.3f})", flush=True)
+        del inputs
+        torch.cuda.empty_cache()
+    x = torch.randn(1, 4096, device="cuda", dtype=torch.bfloat16)
+    for name, call in {
+        "x.to(float8_e4m3fn)": lambda: x.to(torch.float8_e4m3fn),
+        "mxfp8.quantize": lambda: torch.ops.mxfp8.quantize(x),
+        "mxfp8.quantize_cuda": lambda: torch.ops.mxfp8.quantize_cuda(x),
+        "mxfp8.quantize_triton": lambda: torch.ops.mxfp8.quantize_triton(x),
+    }.items():
+        print(f"host time of {name}: {host_us(call):.2f} us")
 
 
-main()
+if __name__ == "__main__":
+    main()

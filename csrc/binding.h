@@ -1,6 +1,6 @@
-// What the bindings of all native libraries share: names and dtypes to enums, the shape rules of the
-// outputs, and refusals. Calls that are not plainly valid are refused by the one validation, which
-// is in Python (formats.check_*): this file only recognises the valid ones.
+// What the bindings of all native libraries share: names and dtypes to enums, the shape rules of
+// the outputs, and refusals. Calls that are not plainly valid are refused by the one validation,
+// which is in Python (formats.check_*): this file only recognises the valid ones.
 #pragma once
 
 #include <torch/csrc/stable/library.h>
@@ -103,9 +103,8 @@ inline Tensor allocate(const Argument& like, int64_t batch, int64_t rows, int64_
     stride *= sizes[d] > 1 ? sizes[d] : 1;
   }
   AtenTensorHandle handle;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(dim, sizes, strides, dtype,
-                                                         like.device_type, like.device_index,
-                                                         &handle));
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(
+      dim, sizes, strides, dtype, like.device_type, like.device_index, &handle));
   return Tensor(handle);
 }
 
@@ -176,7 +175,8 @@ inline bool has_shape(const Argument& scale, const Argument& like, int64_t batch
   return true;
 }
 
-// Whether the scales of a `dequantize` call belong to its data, whose last size is a multiple of 32.
+// Whether the scales of a `dequantize` call belong to its data, whose last size is a multiple
+// of 32.
 inline bool scale_fits(const Argument& scale, const Argument& data, ScaleLayout layout) {
   const int64_t columns = round_up(data.size(1) / kBlockSize, tile_columns(layout));
   if (data.dim == 1 && layout == ScaleLayout::kLinear) {

@@ -12,6 +12,7 @@ from .api import (
     quantize_columnwise,
     swizzle_scale,
     unswizzle_scale,
+    warmup,
 )
 from .errors import BackendUnavailableError
 
@@ -25,4 +26,5 @@ __all__ = [
     "quantize_columnwise",
     "swizzle_scale",
     "unswizzle_scale",
+    "warmup",
 ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from . import dispatch
+from . import dispatch, formats
 from .ops import OPERATIONS
 
 
@@ -235,3 +235,20 @@ def backends(device: torch.device | str | None = None) -> BackendTable:
             reason = dispatch.unavailable_reason(backend, target)
             rows.append(BackendStatus(target, name, reason, name == chosen, backend.deviation))
     return BackendTable(rows)
+
+
+def warmup(device: torch.device | str | None = None) -> None:
+    """Build, load and compile what calls on ``device`` will need, so that the first one need not.
+
+    Call it before capturing CUDA graphs. It runs ``quantize`` and ``dequantize`` once for every layout
+    and three sizes, in bfloat16, e4m3 and rceil; other combinations are warmed by calling them.
+
+    Args:
+        device: None means the current accelerator, or the CPU where there is none.
+    """
+    if device is None:
+        device = torch.accelerator.current_accelerator(check_available=True) or "cpu"
+    for rows in (1, 256, 4096):
+        x = torch.zeros(rows, 4096, dtype=torch.bfloat16, device=device)
+        for layout in formats.SCALE_LAYOUTS:
+            dequantize(*quantize(x, scale_layout=layout), scale_layout=layout)

@@ -13,7 +13,8 @@ struct FastDivisor {
   FastDivisor() = default;
   explicit FastDivisor(uint32_t d) : divisor(d) {
     while ((uint64_t{1} << shift) < d) ++shift;
-    multiplier = static_cast<uint32_t>(((uint64_t{1} << 32) * ((uint64_t{1} << shift) - d)) / d + 1);
+    multiplier =
+        static_cast<uint32_t>(((uint64_t{1} << 32) * ((uint64_t{1} << shift) - d)) / d + 1);
   }
   MXFP8_FN uint32_t quotient(uint32_t n) const {
 #if defined(__CUDA_ARCH__)
@@ -27,8 +28,8 @@ struct FastDivisor {
 
 // scale_byte() of mxfp8.h with the mode folded into three numbers, so that kernels need no branch.
 struct ScaleRule {
-  uint32_t addend;     // carries into the exponent where the mode rounds it up
-  uint32_t nan_from;   // amax bits from which the byte is 255
+  uint32_t addend;       // carries into the exponent where the mode rounds it up
+  uint32_t nan_from;     // amax bits from which the byte is 255
   uint32_t rounds_down;  // the one amax whose product with fp32(1 / max) rounds down; 0 for none
 
   template <ElementType kType>
@@ -70,11 +71,11 @@ MXFP8_FN int64_t scale_place(ScaleLayout layout, uint32_t row, uint32_t column,
          ((row & 7) << 2 | (column & 3));
 }
 
-// A warp works on one unit: `kUnroll` accesses of 8 blocks of 32 elements. In the linear layout they
-// follow each other in one row; in a swizzled one they are rows of one tile whose scales are
+// A warp works on one unit: `kUnroll` accesses of 8 blocks of 32 elements. In the linear layout
+// they follow each other in one row; in a swizzled one they are rows of one tile whose scales are
 // neighbours in memory, so that the unit's scale bytes form runs of 4 * kUnroll.
 struct UnitShape {
-  uint32_t row, column;       // first access
+  uint32_t row, column;  // first access
   uint32_t row_step, column_step;
 };
 

@@ -20,7 +20,8 @@ void check(cudaError_t error, const char* what) {
                            cudaGetErrorString(error) + ")");
 }
 
-// Looked up when first needed: a torch without CUDA has no libtorch_cuda, and the library loads there.
+// Looked up when first needed: a torch without CUDA has no libtorch_cuda, and the library loads
+// there.
 cudaStream_t current_stream(int32_t device_index) {
   using Function = AOTITorchError (*)(int32_t, void**);
   static const Function kFunction = [] {
@@ -128,9 +129,9 @@ void launch_one(const Argument& argument, const Source& source, const Request& r
                 const Outputs& outputs, bool along_columns) {
   const DeviceScope scope(argument);
   const cuda::Quantized target = target_of(outputs);
-  check(along_columns ? cuda::quantize_columns(source.view, format_of(request), nullptr, target,
-                                               scope.device)
-                      : cuda::quantize(source.view, format_of(request), target, scope.device),
+  check(along_columns
+            ? cuda::quantize_columns(source.view, format_of(request), nullptr, target, scope.device)
+            : cuda::quantize(source.view, format_of(request), target, scope.device),
         "the launch of the mxfp8 CUDA kernel");
 }
 

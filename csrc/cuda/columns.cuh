@@ -1,6 +1,6 @@
-// Quantization along the columns, alone or with the rows, from one read. A thread block takes a tile of
-// 128 x 128, a warp 32 rows x 64 columns of it, a lane 8 x 8: pairs of rows of one column are what
-// the hardware conversion packs, so codes come out transposed and only codes pass through
+// Quantization along the columns, alone or with the rows, from one read. A thread block takes a
+// tile of 128 x 128, a warp 32 rows x 64 columns of it, a lane 8 x 8: pairs of rows of one column
+// are what the hardware conversion packs, so codes come out transposed and only codes pass through
 // shared memory, one byte an element. Rows of both outputs are stored in runs of 64 and 128 bytes.
 #pragma once
 
@@ -15,7 +15,7 @@ constexpr int kVector = 16;
 
 struct TileScales {
   uint8_t* scale;
-  int64_t stride;  // bytes of one matrix
+  int64_t stride;          // bytes of one matrix
   uint32_t rows, columns;  // of the storage
   ScaleLayout layout;
 };
@@ -32,8 +32,9 @@ struct TileParameters {
   bool aligned;
 };
 
-// Of the four pairs of blocks in `peaks`, each maximised over the four lanes that differ in the bits
-// `high` and `low` of their number, this lane gets the one numbered 2 * (lane & high) + (lane & low).
+// Of the four pairs of blocks in `peaks`, each maximised over the four lanes that differ in the
+// bits `high` and `low` of their number, this lane gets the one numbered 2 * (lane & high) + (lane
+// & low).
 template <InputType kInput>
 __device__ __forceinline__ Peaks<kInput> reduce_scatter(const Peaks<kInput> (&peaks)[4],
                                                         uint32_t lane, uint32_t high,
@@ -86,9 +87,8 @@ __global__ void __launch_bounds__(kTileThreads, kInput == InputType::kFp32 ? 2 :
   let_next_kernel_start();
   wait_for_previous_kernel();
   C chunks[8];
-  const char* from =
-      p.input +
-      (batch * p.batch_stride + first_row * p.row_stride + first_column) * C::kElementBytes;
+  const char* from = p.input + (batch * p.batch_stride + first_row * p.row_stride + first_column) *
+                                   C::kElementBytes;
   const int64_t from_step = p.row_stride * C::kElementBytes;
   const bool whole = p.aligned && (tile_row + 1) * int64_t{kTile} <= p.rows &&
                      (tile_column + 1) * int64_t{kTile} <= p.columns;
@@ -147,8 +147,8 @@ __global__ void __launch_bounds__(kTileThreads, kInput == InputType::kFp32 ? 2 :
         reinterpret_cast<uint8_t*>(column_bytes + column_in_tile + lane / 8 * 2) + row_block;
     scales[0] = static_cast<uint8_t>(first);
     scales[4] = static_cast<uint8_t>(second);
-    // Vectors of a column are permuted by the lane that holds it: the 8 lanes of a row of lanes then
-    // write to different banks, and so do the 8 threads that read a column back.
+    // Vectors of a column are permuted by the lane that holds it: the 8 lanes of a row of lanes
+    // then write to different banks, and so do the 8 threads that read a column back.
     const uint32_t vector = (row_in_tile / kVector) ^ (lane % 8);
     uint2* to = reinterpret_cast<uint2*>(codes + column_in_tile * (kTile / kVector) + vector) +
                 lane / 8 % 2;
@@ -181,8 +181,8 @@ __global__ void __launch_bounds__(kTileThreads, kInput == InputType::kFp32 ? 2 :
     const int64_t to_column = int64_t{tile_column} * kTile + column;
     const int64_t to_row = int64_t{tile_row} * kTile + vector * kVector;
     if (whole || (to_column < p.columns && to_row < p.column_width)) {
-      *reinterpret_cast<uint4*>(p.column_data +
-                                (batch * p.columns + to_column) * p.column_width + to_row) = run;
+      *reinterpret_cast<uint4*>(p.column_data + (batch * p.columns + to_column) * p.column_width +
+                                to_row) = run;
     }
   }
   const uint32_t place = threadIdx.x % kTile;
@@ -234,8 +234,8 @@ cudaError_t quantize_tiles(const View& input, ScalingMode mode, const Quantized*
   const int64_t row_tiles = (columns.padded_columns + kTile - 1) / kTile;
   p.column_tiles = FastDivisor(static_cast<uint32_t>(column_tiles));
   p.row_tiles = FastDivisor(static_cast<uint32_t>(row_tiles));
-  const auto kernel = rows ? tile_kernel<kInput, kElement, true>
-                           : tile_kernel<kInput, kElement, false>;
+  const auto kernel =
+      rows ? tile_kernel<kInput, kElement, true> : tile_kernel<kInput, kElement, false>;
   return launch(kernel, input.batch * row_tiles * column_tiles, kTileThreads, device, p);
 }
 

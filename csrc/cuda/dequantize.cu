@@ -132,9 +132,9 @@ __global__ void __launch_bounds__(512)
 #pragma unroll
   for (int i = 0; i < kUnroll; ++i) {
     const uint32_t byte = __shfl_sync(kFullWarp, bytes, (lane & ~3u) | i);
-    const int64_t to = (unit.batch * p.u.rows + row + i * int64_t{unit.shape.row_step}) *
-                           p.u.columns +
-                       element + i * int64_t{unit.shape.column_step} * kBlockSize;
+    const int64_t to =
+        (unit.batch * p.u.rows + row + i * int64_t{unit.shape.row_step}) * p.u.columns + element +
+        i * int64_t{unit.shape.column_step} * kBlockSize;
     if (inside[i]) store_chunk<kElement, kOutput>(p.output + to * kOutputBytes, codes[i], byte);
   }
 }

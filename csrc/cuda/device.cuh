@@ -106,9 +106,7 @@ struct Peaks {
   static constexpr bool kIsBf16 = kInput == InputType::kBf16;
   uint32_t word;
 
-  static __device__ __forceinline__ uint32_t magnitudes(uint32_t pair) {
-    return pair & 0x7FFF7FFF;
-  }
+  static __device__ __forceinline__ uint32_t magnitudes(uint32_t pair) { return pair & 0x7FFF7FFF; }
   static __device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b) {
     uint32_t result;
     if constexpr (kIsBf16) {
@@ -182,8 +180,8 @@ struct Peaks<InputType::kFp32> {
     Peaks peaks{0, 0};
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      peaks.include({c[i].words[2 * pair] & kMagnitudeMask,
-                     c[i].words[2 * pair + 1] & kMagnitudeMask});
+      peaks.include(
+          {c[i].words[2 * pair] & kMagnitudeMask, c[i].words[2 * pair + 1] & kMagnitudeMask});
     }
     return peaks;
   }
@@ -225,11 +223,10 @@ __device__ __forceinline__ uint32_t encode4(float a, float b, float c, float d) 
 template <InputType kInput, ElementType kElement>
 __device__ __forceinline__ uint2 encode_chunk(const Chunk<kInput>& c, uint32_t byte) {
   const float inverse = inverse_scale(byte);
-  const uint2 codes = {
-      encode4<kElement>(c.value(0) * inverse, c.value(1) * inverse, c.value(2) * inverse,
-                        c.value(3) * inverse),
-      encode4<kElement>(c.value(4) * inverse, c.value(5) * inverse, c.value(6) * inverse,
-                        c.value(7) * inverse)};
+  const uint2 codes = {encode4<kElement>(c.value(0) * inverse, c.value(1) * inverse,
+                                         c.value(2) * inverse, c.value(3) * inverse),
+                       encode4<kElement>(c.value(4) * inverse, c.value(5) * inverse,
+                                         c.value(6) * inverse, c.value(7) * inverse)};
   const bool finite = byte != kE8m0Nan;
   return {finite ? codes.x : kNanWord, finite ? codes.y : kNanWord};
 }

@@ -1,5 +1,6 @@
-// Quantization along the rows. Four lanes share a block: 16-byte loads of a warp cover 512 consecutive
-// bytes of 16-bit input, its stores 256, and one byte store per lane writes the scales of the unit.
+// Quantization along the rows. Four lanes share a block: 16-byte loads of a warp cover 512
+// consecutive bytes of 16-bit input, its stores 256, and one byte store per lane writes the scales
+// of the unit.
 #pragma once
 
 #include "units.cuh"
@@ -29,11 +30,11 @@ __global__ void __launch_bounds__(512) rows_kernel(const __grid_constant__ RowsP
   const int64_t element = int64_t{block} * kBlockSize + lane % 4 * kChunk;
 
   C chunks[kUnroll];
-  const char* from = p.input + (unit.batch * p.u.batch_stride + row * p.u.row_stride + element) *
-                                   C::kElementBytes;
-  const int64_t from_step = (unit.shape.row_step * p.u.row_stride +
-                             int64_t{unit.shape.column_step} * kBlockSize) *
-                            C::kElementBytes;
+  const char* from =
+      p.input + (unit.batch * p.u.batch_stride + row * p.u.row_stride + element) * C::kElementBytes;
+  const int64_t from_step =
+      (unit.shape.row_step * p.u.row_stride + int64_t{unit.shape.column_step} * kBlockSize) *
+      C::kElementBytes;
   if (unit.whole) {
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) chunks[i].load(from + i * from_step);
@@ -41,8 +42,7 @@ __global__ void __launch_bounds__(512) rows_kernel(const __grid_constant__ RowsP
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
       const bool inside = row + i * int64_t{unit.shape.row_step} < p.u.rows;
-      const int64_t left =
-          p.u.columns - element - i * int64_t{unit.shape.column_step} * kBlockSize;
+      const int64_t left = p.u.columns - element - i * int64_t{unit.shape.column_step} * kBlockSize;
       chunks[i] = empty_chunk<kInput>();
       if (inside && left >= kChunk && p.u.aligned) {
         chunks[i].load(from + i * from_step);
@@ -83,9 +83,9 @@ __global__ void __launch_bounds__(512) rows_kernel(const __grid_constant__ RowsP
   for (int k = 1; k < kUnroll; ++k) byte = i == k ? bytes[k] : byte;
   const uint32_t scale_column = block + i * unit.shape.column_step;
   if (i < kUnroll && scale_column < p.u.padded_columns) {
-    p.scale[unit.batch * p.u.scale_stride +
-            scale_place(p.u.layout, row + i * unit.shape.row_step, scale_column,
-                        p.u.padded_columns)] = static_cast<uint8_t>(byte);
+    p.scale[unit.batch * p.u.scale_stride + scale_place(p.u.layout, row + i * unit.shape.row_step,
+                                                        scale_column, p.u.padded_columns)] =
+        static_cast<uint8_t>(byte);
   }
 }
 

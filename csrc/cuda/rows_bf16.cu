@@ -3,10 +3,10 @@
 namespace mxfp8::cuda {
 
 template cudaError_t quantize_rows<InputType::kBf16, ElementType::kE4m3>(const View&, ScalingMode,
-                                                                      const Quantized&,
-                                                                      const Device&);
+                                                                         const Quantized&,
+                                                                         const Device&);
 template cudaError_t quantize_rows<InputType::kBf16, ElementType::kE5m2>(const View&, ScalingMode,
-                                                                      const Quantized&,
-                                                                      const Device&);
+                                                                         const Quantized&,
+                                                                         const Device&);
 
 }  // namespace mxfp8::cuda

@@ -6,16 +6,16 @@
 namespace mxfp8::cuda {
 
 struct UnitParameters {
-  int64_t rows, columns;              // of one matrix, in elements
-  int64_t batch_stride, row_stride;   // of the strided side, in elements
-  int64_t scale_stride;               // scale bytes of one matrix
-  uint32_t blocks;                    // of 32 elements in a row of the dense side
-  uint32_t padded_columns;            // scales in a row of the scale storage
+  int64_t rows, columns;             // of one matrix, in elements
+  int64_t batch_stride, row_stride;  // of the strided side, in elements
+  int64_t scale_stride;              // scale bytes of one matrix
+  uint32_t blocks;                   // of 32 elements in a row of the dense side
+  uint32_t padded_columns;           // scales in a row of the scale storage
   uint32_t units, groups;
-  uint32_t pairing;                   // 1: neighbouring units complete 32-byte runs of scales
+  uint32_t pairing;  // 1: neighbouring units complete 32-byte runs of scales
   FastDivisor column_units, groups_divisor;
   ScaleLayout layout;
-  bool aligned;                       // chunks of the strided side may be loaded as vectors
+  bool aligned;  // chunks of the strided side may be loaded as vectors
 };
 
 struct Unit {
@@ -35,8 +35,7 @@ __device__ __forceinline__ Unit locate(const UnitParameters& p, uint32_t index) 
   group -= unit.batch * p.groups;
   unit.shape = unit_shape<kUnroll>(p.layout, group, column_unit);
   const int64_t last_row = unit.shape.row + int64_t{unit.shape.row_step} * (kUnroll - 1);
-  const int64_t end_block =
-      int64_t{unit.shape.column} + unit.shape.column_step * (kUnroll - 1) + 8;
+  const int64_t end_block = int64_t{unit.shape.column} + unit.shape.column_step * (kUnroll - 1) + 8;
   unit.whole = p.aligned && last_row < p.rows && end_block * kBlockSize <= p.columns;
   return unit;
 }
@@ -56,8 +55,8 @@ inline UnitParameters unit_parameters(const View& view, int64_t padded_columns, 
   const bool linear = layout == ScaleLayout::kLinear;
   p.pairing = linear ? 0 : 1;
   const int64_t groups = linear ? padded_rows : padded_rows / unroll;
-  const int64_t column_units = (p.padded_columns + (linear ? 8 * unroll : 8) - 1) /
-                               (linear ? 8 * unroll : 8);
+  const int64_t column_units =
+      (p.padded_columns + (linear ? 8 * unroll : 8) - 1) / (linear ? 8 * unroll : 8);
   const int64_t units = view.batch * groups * column_units;
   p.units = units < (int64_t{1} << 31) ? static_cast<uint32_t>(units) : 0;
   p.groups = static_cast<uint32_t>(groups);
@@ -112,7 +111,8 @@ cudaError_t launch_units(void (*kernel)(Parameters), const Parameters& parameter
                          const UnitParameters& units, const Device& device) {
   if (units.units == 0) return cudaErrorInvalidConfiguration;
   int threads = tuning().threads;
-  if (threads == 0) threads = int64_t{units.units} * 32 < int64_t{device.processors} * 1024 ? 128 : 256;
+  if (threads == 0)
+    threads = int64_t{units.units} * 32 < int64_t{device.processors} * 1024 ? 128 : 256;
   const int64_t warps = threads / 32;
   return launch(kernel, (units.units + warps - 1) / warps, threads, device, parameters);
 }
