@@ -212,13 +212,14 @@ class BuildNative(build_ext):
         subprocess.run(command, check=True)
 
     def copy_extensions_to_source(self) -> None:
-        # By now get_ext_fullpath answers with the place in the source tree, not that of the build.
-        def built(ext: Extension) -> Path:
-            return Path(self.build_lib, self.get_ext_filename(ext.name))
-
-        self.extensions = [ext for ext in self.extensions if built(ext).exists()]
-        (ROOT / "mxfp8_ops/_lib").mkdir(exist_ok=True)
-        super().copy_extensions_to_source()
+        # setuptools asks for this in place and in editable installs; versions differ in where they
+        # look for the result, and a library that was not built is not an error here.
+        for extension in self.extensions:
+            file = self.get_ext_filename(extension.name)
+            built, target = Path(self.build_lib, file), ROOT / file
+            if built.exists() and built.resolve() != target.resolve():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(built, target)
 
 
 class PlatformWheel(bdist_wheel):

@@ -67,13 +67,13 @@ inline std::optional<ScaleLayout> scale_layout(const std::string& name) {
 // What the shim says of a tensor, asked for once.
 struct Argument {
   explicit Argument(const Tensor& tensor) {
-    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(tensor.get(), &dim));
-    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_numel(tensor.get(), &numel));
-    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor.get(), &dtype));
-    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(tensor.get(), &sizes));
-    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(tensor.get(), &strides));
-    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(tensor.get(), &device_type));
-    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(tensor.get(), &device_index));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(tensor.get(), &dim));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_numel(tensor.get(), &numel));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor.get(), &dtype));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(tensor.get(), &sizes));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(tensor.get(), &strides));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(tensor.get(), &device_type));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(tensor.get(), &device_index));
   }
   // Sizes and strides counted from the last dimension, which is 1.
   int64_t size(int64_t from_end) const { return dim < from_end ? 1 : sizes[dim - from_end]; }
@@ -103,8 +103,8 @@ inline Tensor allocate(const Argument& like, int64_t batch, int64_t rows, int64_
     stride *= sizes[d] > 1 ? sizes[d] : 1;
   }
   AtenTensorHandle handle;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(
-      dim, sizes, strides, dtype, like.device_type, like.device_index, &handle));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(dim, sizes, strides, dtype, like.device_type,
+                                                  like.device_index, &handle));
   return Tensor(handle);
 }
 
@@ -112,7 +112,7 @@ inline Tensor allocate(const Argument& like, int64_t batch, int64_t rows, int64_
 template <class... Arguments>
 [[noreturn]] void refuse(const char* operation, const Arguments&... arguments) {
   StableIValue stack[] = {torch::stable::detail::from(arguments)...};
-  STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(operation, "", stack, TORCH_ABI_VERSION));
+  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(operation, "", stack, TORCH_ABI_VERSION));
   const std::string sentence = torch::stable::detail::to<std::string>(stack[0]);
   if (sentence.empty()) {
     throw std::runtime_error(std::string(operation) + ": the native library and the checks differ");

@@ -68,11 +68,11 @@ std::optional<ScaleLayout> scale_layout(const std::string& name) {
 // What the shim says of a tensor, asked for once.
 struct Argument {
   explicit Argument(const Tensor& tensor) {
-    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(tensor.get(), &dim));
-    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_numel(tensor.get(), &numel));
-    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor.get(), &dtype));
-    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(tensor.get(), &sizes));
-    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(tensor.get(), &strides));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(tensor.get(), &dim));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_numel(tensor.get(), &numel));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor.get(), &dtype));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(tensor.get(), &sizes));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(tensor.get(), &strides));
   }
   int64_t size(int64_t from_end) const { return dim < from_end ? 1 : sizes[dim - from_end]; }
 
@@ -114,8 +114,8 @@ Tensor allocate(const Argument& like, int64_t batch, int64_t rows, int64_t colum
     stride *= sizes[d] > 1 ? sizes[d] : 1;
   }
   AtenTensorHandle handle;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(dim, sizes, strides, dtype,
-                                                         aoti_torch_device_type_cpu(), 0, &handle));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(dim, sizes, strides, dtype,
+                                                  aoti_torch_device_type_cpu(), 0, &handle));
   return Tensor(handle);
 }
 
@@ -132,7 +132,7 @@ void run(const cpu::Work& work) {
 template <class... Arguments>
 [[noreturn]] void refuse(const char* operation, const Arguments&... arguments) {
   StableIValue stack[] = {from(arguments)...};
-  STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(operation, "", stack, TORCH_ABI_VERSION));
+  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(operation, "", stack, TORCH_ABI_VERSION));
   const std::string sentence = to<std::string>(stack[0]);
   if (sentence.empty()) {
     throw std::runtime_error(std::string(operation) + ": the native library and the checks differ");
@@ -244,7 +244,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_both(const Tensor& input,
 
 bool on_cpu(const Tensor& tensor) {
   int32_t type;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(tensor.get(), &type));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(tensor.get(), &type));
   return type == aoti_torch_device_type_cpu();
 }
 

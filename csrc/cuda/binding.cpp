@@ -31,7 +31,7 @@ cudaStream_t current_stream(int32_t device_index) {
     return reinterpret_cast<Function>(symbol);
   }();
   void* stream = nullptr;
-  STABLE_TORCH_ERROR_CODE_CHECK(kFunction(device_index, &stream));
+  TORCH_ERROR_CODE_CHECK(kFunction(device_index, &stream));
   return static_cast<cudaStream_t>(stream);
 }
 

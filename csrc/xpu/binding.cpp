@@ -62,21 +62,21 @@ int layout_of(const std::string& name) {
 
 Dtype dtype_of(const Tensor& tensor) {
   Dtype dtype;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor.get(), &dtype));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor.get(), &dtype));
   return dtype;
 }
 
 std::pair<int32_t, int32_t> device_of(const Tensor& tensor) {
   int32_t type, index;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(tensor.get(), &type));
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(tensor.get(), &index));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(tensor.get(), &type));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(tensor.get(), &index));
   return {type, index};
 }
 
 // An explicit queue and explicit device indices: no device has to be made the current one.
 void* queue_of(int32_t device_index) {
   void* queue = nullptr;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_xpu_stream(device_index, &queue));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_xpu_stream(device_index, &queue));
   return queue;
 }
 
@@ -90,8 +90,8 @@ Tensor allocate(const Tensor& like, const Sizes& sizes, Dtype dtype) {
   }
   const auto [type, index] = device_of(like);
   AtenTensorHandle handle;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(sizes.size(), sizes.data(), strides.data(),
-                                                         dtype, type, index, &handle));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(sizes.size(), sizes.data(), strides.data(), dtype,
+                                                  type, index, &handle));
   return Tensor(handle);
 }
 
@@ -144,7 +144,7 @@ struct Matrices {
 template <class... Arguments>
 [[noreturn]] void refuse(const char* operation, const Arguments&... arguments) {
   StableIValue stack[] = {from(arguments)...};
-  STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(operation, "", stack, TORCH_ABI_VERSION));
+  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(operation, "", stack, TORCH_ABI_VERSION));
   const std::string sentence = to<std::string>(stack[0]);
   if (sentence.empty()) throw std::runtime_error("the native xpu library and the checks differ");
   throw std::invalid_argument(sentence);
