@@ -141,7 +141,7 @@ def test_import_and_the_table_touch_nothing_of_xpu():
         torch.xpu.init = torch.xpu._lazy_init = refuse
         import mxfp8_ops
         from mxfp8_ops import native
-        assert native.load_error.cache_info().misses <= 1  # that of the CPU library
+        assert native.load_error.cache_info().misses <= 2  # those of the CPU and CUDA libraries
         mxfp8_ops.quantize(torch.randn(4, 64))
         str(mxfp8_ops.backends()), str(mxfp8_ops.backends("xpu"))
         assert not torch.xpu.is_initialized()
