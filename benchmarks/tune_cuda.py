@@ -114,7 +114,10 @@ def main() -> None:
         del inputs
         torch.cuda.empty_cache()
     x = torch.randn(1, 4096, device="cuda", dtype=torch.bfloat16)
+    empty = torch.empty(0, 4096, device="cuda", dtype=torch.bfloat16)
     for name, call in {
+        "torch.empty_like(x)": lambda: torch.empty_like(x),
+        "mxfp8.quantize of no rows": lambda: torch.ops.mxfp8.quantize(empty),
         "x.to(float8_e4m3fn)": lambda: x.to(torch.float8_e4m3fn),
         "mxfp8.quantize": lambda: torch.ops.mxfp8.quantize(x),
         "mxfp8.quantize_cuda": lambda: torch.ops.mxfp8.quantize_cuda(x),

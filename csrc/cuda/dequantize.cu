@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(512)
                           i * int64_t{unit.shape.column_step} * kBlockSize;
     codes[i] = {0, 0};
     if (inside[i] && p.u.aligned) {
-      codes[i] = __ldcs(reinterpret_cast<const uint2*>(from));
+      codes[i] = *reinterpret_cast<const uint2*>(from);
     } else if (inside[i]) {
 #pragma unroll
       for (int k = 0; k < 4; ++k) {

@@ -44,33 +44,33 @@ class Config(NamedTuple):
     group: int = 4
 
 
-# (largest number of blocks, configuration), by kernel. Flat kernels: a sweep on an H200 (torch 2.11,
-# Triton 3.6) found 32 blocks best up to 1024 x 8192 and 128 blocks x 2 warps above it.
-# benchmarks/tune_triton.py repeats the sweep for every kernel.
+# (largest number of blocks, configuration), by kernel: the best of benchmarks/tune_triton.py on an H200
+# (torch 2.11, Triton 3.6, bfloat16, rceil, e4m3) for 1 x 4096, 128 x 7168, 512 x 7168 and 8192 x 8192.
 _LARGE = 1 << 62
 CONFIGS: dict[str, tuple[tuple[int, Config], ...]] = {
     "flat": (
-        (1 << 12, Config(1, 32, 4)),
-        (1 << 18, Config(1, 32, 2)),
-        (_LARGE, Config(1, 128, 2)),
+        (1 << 12, Config(1, 32, 1, pdl=True)),
+        (1 << 16, Config(1, 32, 4, pdl=True)),
+        (1 << 19, Config(1, 64, 2, vector=8, pdl=True)),
+        (_LARGE, Config(1, 256, 4, vector=8, pdl=True)),
     ),
     "tiles": (
-        (1 << 12, Config(8, 4, 2)),
-        (1 << 18, Config(8, 8, 2)),
-        (_LARGE, Config(8, 16, 2)),
+        (1 << 16, Config(8, 4, 2, pdl=True)),
+        (1 << 19, Config(8, 4, 1, pdl=True)),
+        (_LARGE, Config(8, 8, 2, pdl=True)),
     ),
     "columns": (
-        (1 << 15, Config(64, 64, 2, vector=8)),
-        (_LARGE, Config(128, 64, 4, vector=8)),
+        (1 << 15, Config(64, 64, 2, vector=8, pdl=True)),
+        (_LARGE, Config(256, 64, 8, vector=8, pdl=True, group=1)),
     ),
     "dequantize_flat": (
-        (1 << 12, Config(1, 32, 4)),
-        (1 << 18, Config(1, 32, 2)),
-        (_LARGE, Config(1, 128, 2)),
+        (1 << 12, Config(1, 32, 4, pdl=True)),
+        (1 << 18, Config(1, 32, 2, pdl=True)),
+        (_LARGE, Config(1, 128, 4, pdl=True)),
     ),
     "dequantize_tiles": (
-        (1 << 18, Config(8, 8, 2)),
-        (_LARGE, Config(8, 16, 2)),
+        (1 << 18, Config(8, 8, 2, pdl=True)),
+        (_LARGE, Config(8, 8, 2, vector=8, pdl=True)),
     ),
 }
 
@@ -203,12 +203,17 @@ def _launch_flat(
     return outputs
 
 
-def config_for(kernel: str, blocks: int) -> Config:
-    """The launch configuration of ``kernel`` for a tensor of so many blocks."""
-    for largest, config in CONFIGS[kernel]:
-        if blocks <= largest:
-            return config
-    raise AssertionError("the last configuration has no bound")
+def config_for(kernel: str, blocks: int, device: torch.device) -> Config:
+    """The launch configuration of ``kernel`` for a tensor of so many blocks on ``device``."""
+    config = next(config for largest, config in CONFIGS[kernel] if blocks <= largest)
+    return config if _overlaps_launches(device) else config._replace(pdl=False)
+
+
+def _overlaps_launches(device: torch.device) -> bool:
+    """Whether the device has programmatic dependent launch."""
+    if device.type != "cuda" or platform.is_rocm():
+        return False
+    return platform.compute_capability(platform.device_index(device)) >= (9, 0)
 
 
 def _guard(device: torch.device) -> contextlib.AbstractContextManager[Any]:
@@ -401,7 +406,7 @@ def _plan_quantize(
     constants = _constants(scaling_mode, dtype, cast)
 
     if scale_layout == "linear" and x.is_contiguous() and columns == data_shape[-1]:
-        config = config or config_for("flat", blocks)
+        config = config or config_for("flat", blocks, x.device)
         constants |= {
             "BLOCKS": config.columns,
             "VECTOR": config.vector,
@@ -412,7 +417,7 @@ def _plan_quantize(
         kernel, integers = "quantize_flat_kernel", (blocks,)
         return _make_plan(kernel, config, programs, [x, *outputs], integers, constants, copied)
 
-    config = _fit_tile(config or config_for("tiles", blocks), data_columns, scale_layout)
+    config = _fit_tile(config or config_for("tiles", blocks, x.device), data_columns, scale_layout)
     stored = formats.scale_shape((), rows, data_columns, scale_layout)
     if scale_layout == "swizzled_32_4_4":
         row_tiles = stored[0] // config.rows
@@ -462,7 +467,7 @@ def _plan_columns(
     data_t_columns = _round_up(rows, step) // BLOCK_SIZE
     stored = formats.scale_shape((), rows, data_columns, layouts[0]) if both else (0, 0)
     stored_t = formats.scale_shape((), columns, data_t_columns, layouts[1])
-    config = config or config_for("columns", batch * rows * columns // BLOCK_SIZE)
+    config = config or config_for("columns", batch * rows * columns // BLOCK_SIZE, x.device)
     row_tiles = -(-max(stored[0], stored_t[1] * BLOCK_SIZE) // config.rows)
     column_tiles = -(-max(stored_t[0], stored[1] * BLOCK_SIZE) // config.columns)
     unit, column_unit = _unit(x, row_stride, batch_stride), _column_unit(columns)
@@ -519,7 +524,7 @@ def _plan_dequantize(
     }
     pointers = [data, scale, out]
     if scale_layout == "linear":
-        config = config or config_for("dequantize_flat", blocks)
+        config = config or config_for("dequantize_flat", blocks, data.device)
         constants |= {
             "BLOCKS": config.columns,
             "VECTOR": config.vector,
@@ -529,7 +534,9 @@ def _plan_dequantize(
         programs = -(-blocks // config.columns)
         kernel = "dequantize_flat_kernel"
         return _make_plan(kernel, config, programs, pointers, (blocks,), constants)
-    config = _fit_tile(config or config_for("dequantize_tiles", blocks), columns, scale_layout)
+    config = _fit_tile(
+        config or config_for("dequantize_tiles", blocks, data.device), columns, scale_layout
+    )
     stored = formats.scale_shape((), rows, columns, scale_layout)
     row_tiles, column_tiles = -(-stored[0] // config.rows), -(-columns // config.columns)
     constants |= {

@@ -400,15 +400,21 @@ def quantize_columns_kernel(
     code_t = _encode(
         x, tl.expand_dims(tl.reshape(spread, [OCTETS, COLUMNS]), AXIS), MODE, E5M2, CAST
     )
-    shift = (eight * 8).to(tl.int64)[:, :, None]
-    words = tl.trans(tl.sum(code_t.to(tl.int64) << shift, axis=AXIS))
-    octet = tl.arange(0, OCTETS)
-    word_ptr = data_t_ptr.to(tl.pointer_type(tl.int64), bitcast=True)
-    word_ptr += (batch * column_units * COLUMN_UNIT + first_column) * data_t_columns * 4
-    word_ptr += first_row // 8
-    word_offset = column.to(tl.int64) * data_t_columns * 4
-    word_mask = in_columns[:, None] & (octet // 4 < data_t_columns - first_row // 32)[None, :]
-    tl.store(word_ptr + word_offset[:, None] + octet[None, :], words, mask=word_mask)
+    # Words of four rows: [OCTETS, 2, 4, COLUMNS] summed over the 4.
+    shifted = code_t.to(tl.int32) << ((eight % 4) * 8)[:, :, None]
+    if AXIS == 1:
+        halves = tl.sum(tl.reshape(shifted, [OCTETS, 2, 4, COLUMNS]), axis=2)
+        words = tl.trans(tl.reshape(halves, [OCTETS * 2, COLUMNS]))
+    else:
+        halves = tl.sum(tl.reshape(shifted, [2, 4, OCTETS, COLUMNS]), axis=1)
+        words = tl.trans(tl.reshape(tl.trans(halves, 1, 0, 2), [OCTETS * 2, COLUMNS]))
+    word = tl.arange(0, OCTETS * 2)
+    word_ptr = data_t_ptr.to(tl.pointer_type(tl.int32), bitcast=True)
+    word_ptr += (batch * column_units * COLUMN_UNIT + first_column) * data_t_columns * 8
+    word_ptr += first_row // 4
+    word_offset = column.to(tl.int64) * data_t_columns * 8
+    word_mask = in_columns[:, None] & (word // 8 < data_t_columns - first_row // 32)[None, :]
+    tl.store(word_ptr + word_offset[:, None] + word[None, :], words, mask=word_mask)
 
     row_t = first_column + column
     column_t = first_row // 32 + tl.arange(0, BLOCKS_T)
