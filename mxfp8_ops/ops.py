@@ -8,6 +8,7 @@ by ``dispatch.py``.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,10 +49,28 @@ def allocate_quantized(
     alignment: int | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """New uninitialised data and scale, on input's device, for an input of ``shape``."""
-    data_shape, scale_shape = formats.quantized_shapes(shape, scale_layout, alignment)
-    element = formats.element_format(dtype)
-    data = torch.empty(data_shape, dtype=element.dtype, device=input.device)
-    return data, torch.empty(scale_shape, dtype=SCALE_DTYPE, device=input.device)
+    device, element = input.device, formats.element_format(dtype)
+    try:
+        data, scale = _geometry(tuple(shape), scale_layout, alignment)
+    except TypeError:  # SymInts have no hash
+        shapes = formats.quantized_shapes(shape, scale_layout, alignment)
+        return (
+            torch.empty(shapes[0], dtype=element.dtype, device=device),
+            torch.empty(shapes[1], dtype=SCALE_DTYPE, device=device),
+        )
+    return (
+        torch.empty_strided(*data, dtype=element.dtype, device=device),
+        torch.empty_strided(*scale, dtype=SCALE_DTYPE, device=device),
+    )
+
+
+@functools.lru_cache(4096)
+def _geometry(
+    shape: tuple[int, ...], scale_layout: str, alignment: int | None
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Shapes and strides of data and scale; kept, as this is a third of an eager call's Python."""
+    shapes = formats.quantized_shapes(shape, scale_layout, alignment)
+    return [(s, torch.empty(s, device="meta").stride()) for s in shapes]
 
 
 def _transposed_shape(input: torch.Tensor) -> tuple[Any, ...]:

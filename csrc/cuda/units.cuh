@@ -108,9 +108,10 @@ cudaError_t launch(void (*kernel)(Parameters...), int64_t blocks, int threads, c
 
 template <class Parameters>
 cudaError_t launch_units(void (*kernel)(Parameters), const Parameters& parameters,
-                         const UnitParameters& units, const Device& device) {
+                         const UnitParameters& units, const Device& device,
+                         int preferred_threads = 0) {
   if (units.units == 0) return cudaErrorInvalidConfiguration;
-  int threads = tuning().threads;
+  int threads = tuning().threads ? tuning().threads : preferred_threads;
   if (threads == 0)
     threads = int64_t{units.units} * 32 < int64_t{device.processors} * 1024 ? 128 : 256;
   const int64_t warps = threads / 32;

@@ -216,8 +216,15 @@ def _overlaps_launches(device: torch.device) -> bool:
     return platform.compute_capability(platform.device_index(device)) >= (9, 0)
 
 
+@functools.cache
+def _device_count(device_type: str) -> int:
+    return 1 if device_type == "cpu" else torch.accelerator.device_count()
+
+
 def _guard(device: torch.device) -> contextlib.AbstractContextManager[Any]:
     """Make ``device`` current: Triton launches on the current device and its current stream."""
+    if _device_count(device.type) == 1:  # 1.7 us less than asking for the current device
+        return _NO_GUARD
     if device.type == "cuda" and device.index != torch.cuda.current_device():
         return torch.cuda.device(device)
     if device.type == "xpu" and device.index != torch.xpu.current_device():
@@ -301,7 +308,10 @@ def _run(plan: _Plan, input: torch.Tensor, others: Iterable[torch.Tensor]) -> No
     if plan.copy_input:
         input = input.contiguous()
     if plan.takes_addresses:
-        plan.run(input.data_ptr(), *[t.data_ptr() for t in others], *plan.arguments)
+        # The raw stream, as Triton itself would look it up with the current device: 1.5 us less.
+        stream = torch._C._cuda_getCurrentRawStream(input.device.index)
+        pointers = [t.data_ptr() for t in others]
+        plan.run(input.data_ptr(), *pointers, *plan.arguments, stream=stream)
     else:
         plan.run(_bits(input), *[_bits(t) for t in others], *plan.arguments)
 
