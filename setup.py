@@ -113,7 +113,7 @@ def cuda_commands(output: Path, work: Path) -> tuple[list[list[str]], list[str]]
     include_flags = [flag.replace("-isystem", "-I") for flag in include_flags]
     codes = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in CUDA_ARCHS]
     codes.append(f"-gencode=arch=compute_{CUDA_ARCHS[-1]},code=compute_{CUDA_ARCHS[-1]}")
-    archs = ",".join(CUDA_ARCHS)
+    archs = "_".join(CUDA_ARCHS)  # nvcc splits its options at commas
     flags = [
         *COMMON_FLAGS,
         *codes,

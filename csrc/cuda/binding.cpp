@@ -250,7 +250,7 @@ MXFP8_EXPORT void mxfp8_register_cuda_dispatcher() {
   static_cast<void>(registered);
 }
 
-// The architectures that were compiled, as in "80,89,90"; PTX is there for the last.
+// The architectures that were compiled, as in "80_89_90"; PTX is there for the last.
 MXFP8_EXPORT const char* mxfp8_cuda_archs() { return MXFP8_EXPANDED_STRING(MXFP8_CUDA_ARCHS); }
 
 // For benchmarks/tune_cuda.py: 0, 0 and -1 give every choice back to the launch code.

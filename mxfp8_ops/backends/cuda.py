@@ -26,7 +26,7 @@ def compiled_archs() -> tuple[tuple[int, int], ...]:
     """Compute capabilities that the library was compiled for; it has PTX for the last of them."""
     function = native.library("cuda").mxfp8_cuda_archs
     function.restype = ctypes.c_char_p
-    archs = [arch.rstrip("af") for arch in function().decode().split(",")]
+    archs = [arch.rstrip("af") for arch in function().decode().split("_")]
     return tuple((int(arch[:-1]), int(arch[-1])) for arch in archs)
 
 
