@@ -17,10 +17,10 @@ def main() -> None:
     cases = itertools.product(SHAPES, formats.INPUT_DTYPES, formats.ELEMENT_FORMATS, layouts)
     calls = 0
     for shape, dtype, element, layout in cases:
-        dense = torch.randn(*shape).to(dtype)
-        wider = torch.randn(*shape[:-1], shape[-1] + 3).to(dtype)[..., 1:-2]
-        for host in (dense, wider, dense.mT.contiguous().mT):
-            x = host.cuda()
+        dense = torch.randn(*shape, device="cuda").to(dtype)
+        wider = torch.randn(*shape[:-1], shape[-1] + 3, device="cuda").to(dtype)[..., 1:-2]
+        for x in (dense, wider, dense.mT.contiguous().mT):
+            host = x.cpu()
             options = {"dtype": element, "scale_layout": layout, "alignment": 64, "backend": "cuda"}
             pair = mxfp8_ops.quantize(x, **options)
             back = mxfp8_ops.dequantize(*pair, scale_layout=layout, backend="cuda")

@@ -1,4 +1,4 @@
-"""The CUDA library without a GPU: it builds, loads beside a CPU-only torch, and its code is what it should be."""
+"""The CUDA library without a GPU: it builds, loads beside any torch, and its machine code is right."""
 
 from __future__ import annotations
 
