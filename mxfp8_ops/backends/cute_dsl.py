@@ -213,6 +213,12 @@ def _result_shapes(
     return formats.quantized_shapes(shape, scale_layout, alignment)
 
 
+@functools.cache
+def _has_several_devices() -> bool:
+    """Asking for the current device costs 1 us of each call."""
+    return torch.cuda.is_available() and torch.cuda.device_count() > 1
+
+
 def launch_quantize(
     input: torch.Tensor,
     *,
@@ -230,7 +236,7 @@ def launch_quantize(
     if isinstance(found, str):
         raise BackendUnavailableError("cute_dsl", found)
     index = input.device.index
-    if index is not None and index != torch.cuda.current_device():
+    if index is not None and _has_several_devices() and index != torch.cuda.current_device():
         with torch.cuda.device(index):
             return _call(found, input, scale_layout, alignment)
     return _call(found, input, scale_layout, alignment)
