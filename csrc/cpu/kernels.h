@@ -103,6 +103,9 @@ class QuantizeRows final : public Work {
   void unit(int64_t index) const override;
 
  private:
+  void quantize_row(const char* matrix, int64_t batch, int64_t row, int64_t column, int64_t columns,
+                    uint8_t* bytes) const;
+
   View input_;
   Kernels::Quantize kernel_;
   ScalingMode mode_;

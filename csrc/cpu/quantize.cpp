@@ -3,8 +3,8 @@
 namespace mxfp8::cpu {
 namespace {
 
-// Blocks a row kernel is given at a time where their scales go through a buffer.
-constexpr int64_t kBufferedBlocks = 128;
+// Elements of a row that a unit takes: long runs keep the processor's prefetching going.
+constexpr int64_t kMaxChunkColumns = 8192;
 
 }  // namespace
 
@@ -22,7 +22,7 @@ QuantizeRows::QuantizeRows(const View& input, const Format& format, const Quanti
   const int64_t elements = input_.batches * input_.rows * output_.columns;
   padded_rows_ = round_up(input_.rows, tile_rows(output_.layout));
   strip_rows_ = kTile;
-  chunk_columns_ = 8192;
+  chunk_columns_ = kMaxChunkColumns;
   if (input_.batches * ceil_div(padded_rows_, strip_rows_) *
           ceil_div(output_.columns, chunk_columns_) <
       64) {
@@ -37,60 +37,75 @@ QuantizeRows::QuantizeRows(const View& input, const Format& format, const Quanti
   grain = grain_for(elements, units);
 }
 
+// Data and scale bytes of one row, columns [column, column + columns); rows below the matrix have
+// scales of 0 and no data.
+void QuantizeRows::quantize_row(const char* matrix, int64_t batch, int64_t row, int64_t column,
+                                int64_t columns, uint8_t* bytes) const {
+  const int64_t blocks = columns / kBlockSize;
+  if (row >= input_.rows) {
+    std::memset(bytes, 0, blocks);
+    return;
+  }
+  const int size = input_.element_size;
+  const char* source = matrix + (row * input_.row_stride + column) * size;
+  uint8_t* data = output_.data + (batch * input_.rows + row) * output_.columns + column;
+  const int64_t real = smaller(input_.columns - column, columns);
+  int64_t done = real > 0 ? real / kBlockSize : 0;
+  if (done > 0) kernel_(source, done, mode_, data, bytes, stream_);
+  while (done < blocks) {
+    // The end of a padded row: real elements, then zeros.
+    alignas(64) char padded[kTile * 4] = {};
+    const int64_t count = smaller(blocks - done, kTileBlocks);
+    const int64_t first = done * kBlockSize;
+    if (real > first)
+      std::memcpy(padded, source + first * size, smaller(real - first, kTile) * size);
+    kernel_(padded, count, mode_, data + first, bytes + done, false);
+    done += count;
+  }
+}
+
 void QuantizeRows::unit(int64_t index) const {
-  const int64_t first_column = index % chunks_ * chunk_columns_;
+  const int64_t column = index % chunks_ * chunk_columns_;
   const int64_t first_row = index / chunks_ % strips_ * strip_rows_;
   const int64_t batch = index / chunks_ / strips_;
-  const int64_t columns = smaller(chunk_columns_, output_.columns - first_column);
+  const int64_t columns = smaller(chunk_columns_, output_.columns - column);
   const int64_t end_row = smaller(first_row + strip_rows_, padded_rows_);
-  const int64_t scale_columns = output_.columns / kBlockSize;
-  const int64_t padded_columns = round_up(scale_columns, tile_columns(output_.layout));
+  const int64_t blocks = columns / kBlockSize;
+  const int64_t padded_columns =
+      round_up(output_.columns / kBlockSize, tile_columns(output_.layout));
   uint8_t* scale = output_.scale + batch * padded_rows_ * padded_columns;
   const char* matrix = input_.batch(batch);
 
-  for (int64_t row = first_row; row < end_row; ++row) {
-    if (row >= input_.rows) {
-      put_zero_scales(scale, output_.layout, padded_columns, row, first_column / kBlockSize,
-                      columns / kBlockSize);
-      continue;
+  if (output_.layout == ScaleLayout::kLinear) {
+    uint8_t* to = scale + first_row * padded_columns + column / kBlockSize;
+    for (int64_t row = first_row; row < end_row; ++row, to += padded_columns) {
+      quantize_row(matrix, batch, row, column, columns, to);
     }
-    const char* source = matrix + row * input_.row_stride * input_.element_size;
-    uint8_t* data = output_.data + (batch * input_.rows + row) * output_.columns;
-    uint8_t bytes[kBufferedBlocks];
-    for (int64_t done = 0; done < columns;) {
-      const int64_t column = first_column + done;
-      const int64_t real = input_.columns - column;
-      const int64_t left = (columns - done) / kBlockSize;
-      int64_t blocks = smaller(left, real / kBlockSize);
-      if (blocks > 0) {
-        if (output_.layout == ScaleLayout::kLinear) {
-          uint8_t* to = scale + row * padded_columns + column / kBlockSize;
-          kernel_(source + column * input_.element_size, blocks, mode_, data + column, to, stream_);
-          done += blocks * kBlockSize;
-          continue;
-        }
-        blocks = smaller(blocks, kBufferedBlocks);
-        // A group of 4 scales is stored at once, so a row ends its whole groups here first.
-        if (blocks > 4 && blocks < left) blocks -= blocks % 4;
-        if (blocks >= 4 || blocks == left) {
-          kernel_(source + column * input_.element_size, blocks, mode_, data + column, bytes,
-                  stream_);
-          put_scales(scale, output_.layout, padded_columns, row, column / kBlockSize, bytes,
-                     blocks);
-          done += blocks * kBlockSize;
-          continue;
-        }
-      }
-      // The end of a padded row, by groups of 4 blocks: real elements, then zeros.
-      blocks = smaller(left, kTileBlocks);
-      alignas(64) char padded[kTile * 4] = {};
-      if (real > 0) {
-        std::memcpy(padded, source + column * input_.element_size,
-                    smaller(real, kTile) * input_.element_size);
-      }
-      kernel_(padded, blocks, mode_, data + column, bytes, false);
+    return;
+  }
+  if (output_.layout == ScaleLayout::kSwizzled8x4) {
+    uint8_t bytes[kMaxChunkColumns / kBlockSize];
+    for (int64_t row = first_row; row < end_row; ++row) {
+      quantize_row(matrix, batch, row, column, columns, bytes);
       put_scales(scale, output_.layout, padded_columns, row, column / kBlockSize, bytes, blocks);
-      done += blocks * kBlockSize;
+    }
+    return;
+  }
+  // The scales of 128 rows first, then tile by tile: row by row they would go to one cache line of
+  // every tile, 512 bytes apart, of which only 8 sets of the cache hold any.
+  constexpr int64_t kPitch = kMaxChunkColumns / kBlockSize + 16;
+  uint8_t bytes[kTile * kPitch];
+  for (int64_t row = 0; row < kTile; ++row) {
+    quantize_row(matrix, batch, first_row + row, column, columns, bytes + row * kPitch);
+    std::memset(bytes + row * kPitch + blocks, 0, kTileBlocks);
+  }
+  uint8_t* to =
+      scale + scale_offset(output_.layout, first_row, column / kBlockSize, padded_columns);
+  for (int64_t c = 0; c < blocks; c += kTileBlocks) {
+    for (int line = 0; line < 32; ++line) {
+      for (int quarter = 0; quarter < 4; ++quarter, to += 4) {
+        std::memcpy(to, bytes + (quarter * 32 + line) * kPitch + c, 4);
+      }
     }
   }
 }
