@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from gpu import copies_for, copy_time, graph_time, nbytes, random_input
 
-from mxfp8_ops import ops
+import mxfp8_ops
 from mxfp8_ops.backends import triton as backend
-from mxfp8_ops.backends.triton import Config
+from mxfp8_ops.backends import triton_plans
+from mxfp8_ops.backends.triton_plans import Config
 
 FLAT_SHAPES = ("1x4096", "128x7168", "512x7168", "8192x8192", "16384x16384")
 TILE_SHAPES = ("1x4096", "128x7168", "512x7168", "8192x8192")
@@ -78,37 +79,39 @@ def is_small(shape: str) -> bool:
     return shape in ("1x4096", "128x7168", "512x7168")
 
 
-def quantize(layout: str) -> Callable[[torch.Tensor, Config], tuple[Callable[..., Any], Any]]:
+Case = Callable[[torch.Tensor, Config], tuple[Callable[..., Any], Any]]
+
+
+def quantize(layout: str) -> Case:
     def build(x: torch.Tensor, config: Config) -> tuple[Callable[..., Any], Any]:
-        cast = backend._cast_of(x.device)
-        plan = backend._plan_quantize(x, None, "rceil", layout, None, cast, config)
-        outputs = ops.allocate_quantized(x, x.shape, None, layout, None)
-        return lambda t: backend._run(plan, t, outputs), (x, *outputs)
+        cast = backend.cast_of(x.device)
+        plan = triton_plans.plan_quantize(x, cast=cast, scale_layout=layout, config=config)
+        outputs = plan(x)
+        return lambda t: plan(t, outputs=outputs), (x, *outputs)
 
     return build
 
 
-def dequantize(layout: str) -> Callable[[torch.Tensor, Config], tuple[Callable[..., Any], Any]]:
+def dequantize(layout: str) -> Case:
     def build(x: torch.Tensor, config: Config) -> tuple[Callable[..., Any], Any]:
-        data, scale = backend.launch_quantize(x, scale_layout=layout)
-        cast = backend._cast_of(x.device)
-        plan = backend._plan_dequantize(data, scale, x, layout, cast, config)
-        return lambda t: backend._run(plan, data, (scale, t)), (x, data, scale)
+        data, scale = mxfp8_ops.quantize(x, scale_layout=layout, backend="triton")
+        cast = backend.cast_of(x.device)
+        plan = triton_plans.plan_dequantize(
+            data, scale, cast=cast, scale_layout=layout, config=config
+        )
+        # The large side rotates: here that is the output.
+        return lambda t: plan(data, scale, outputs=[t]), (x, data, scale)
 
     return build
 
 
-def columns(both: bool) -> Callable[[torch.Tensor, Config], tuple[Callable[..., Any], Any]]:
+def columns(both: bool) -> Case:
     def build(x: torch.Tensor, config: Config) -> tuple[Callable[..., Any], Any]:
-        layouts = ("linear", "linear")
-        cast = backend._cast_of(x.device)
-        plan = backend._plan_columns(x, None, "rceil", layouts, None, both, cast, config)
-        outputs_t = ops.allocate_quantized(x, (x.shape[1], x.shape[0]), None, "linear", None)
-        outputs = outputs_t
-        if both:
-            outputs = ops.allocate_quantized(x, x.shape, None, "linear", None)
-        moved = (x, *outputs_t, *outputs) if both else (x, *outputs_t)
-        return lambda t: backend._run(plan, t, (*outputs, *outputs_t)), moved
+        plan = triton_plans.plan_columns(
+            x, both=both, cast=backend.cast_of(x.device), config=config
+        )
+        outputs = plan(x)
+        return lambda t: plan(t, outputs=outputs), (x, *outputs)
 
     return build
 

@@ -72,6 +72,8 @@ SETTINGS = Settings.from_environment()
 _lock = threading.RLock()
 _reasons: dict[tuple[str, torch.device], str | None] = {}
 _routes: dict[tuple[str, torch.device], tuple[Backend, ...]] = {}
+# Of the first of the routes, where it has one.
+_replays: dict[tuple[str, torch.device], Callable[..., Any]] = {}
 
 
 def backend_named(name: str, source: str = "backend") -> Backend:
@@ -102,6 +104,7 @@ def mark_unavailable(backend: Backend, device: torch.device, reason: str) -> Non
         _reasons[(backend.name, device)] = reason
         for key in [k for k in _routes if k[1] == device]:
             del _routes[key]
+            _replays.pop(key, None)
     if known is None:
         _LOG.warning(
             "backend '%s' failed on %s and is left out from now on: %s",
@@ -128,8 +131,7 @@ def _resolve(key: tuple[str, torch.device]) -> tuple[Backend, ...]:
             backend = backend_named(forced, "MXFP8_OPS_BACKEND")
             if operation in backend.launchers or forced in OPERATIONS[operation].backends:
                 _require_available(backend, device)
-                _routes[key] = (backend,)
-                return _routes[key]
+                return _keep(key, (backend,))
         candidates = []
         for name in preference(device):
             backend = BACKENDS[name]
@@ -147,8 +149,14 @@ def _resolve(key: tuple[str, torch.device]) -> tuple[Backend, ...]:
                 operation,
                 device,
             )
-        _routes[key] = tuple(candidates)
-        return _routes[key]
+        return _keep(key, tuple(candidates))
+
+
+def _keep(key: tuple[str, torch.device], found: tuple[Backend, ...]) -> tuple[Backend, ...]:
+    _routes[key] = found
+    if key[0] in found[0].replays:
+        _replays[key] = found[0].replays[key[0]]
+    return found
 
 
 def _require_available(backend: Backend, device: torch.device) -> None:
@@ -161,10 +169,15 @@ def _dispatcher_kernel(operation: Operation) -> Callable[..., Any]:
     name, check, fake = operation.name, operation.check, operation.fake
 
     def dispatch(*args: Any, **kwargs: Any) -> Any:
+        device = args[0].device
+        replay = _replays.get((name, device))
+        if replay is not None:
+            result = replay(*args, **kwargs)
+            if result is not None:
+                return result
         check(*args, **kwargs)
         if args[0].numel() == 0:
             return fake(*args, **kwargs)
-        device = args[0].device
         candidates = routes(name, device)
         for backend in candidates:
             reason = backend.unsupported_reason(name, *args, **kwargs)

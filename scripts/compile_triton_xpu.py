@@ -17,7 +17,7 @@ import triton  # noqa: TID253
 from triton.backends.compiler import GPUTarget  # noqa: TID253
 from triton.compiler import ASTSource  # noqa: TID253
 
-KERNELS = Path(__file__).parent.parent / "mxfp8_ops/backends/triton_kernels.py"
+KERNELS = Path(__file__).parent.parent / "mxfp8_ops/backends/triton_kernels/__init__.py"
 # Values of SYCL's architecture enumeration.
 ARCHITECTURES = {"pvc": 0x30F000700, "bmg_g21": 0x500400400, "lnl_m": 0x501000400}
 # Rows and blocks of 32 of a tile, by layout number.

@@ -3,7 +3,7 @@
     python scripts/lint_imports.py [PACKAGE_DIRECTORY]
 
 Backends never import one another. Packages that may be missing are imported inside functions only,
-but for files named ``*_kernels.py``, which are themselves imported on first use.
+but for packages and files named ``*_kernels``, which are themselves imported on first use.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ def imported(node: ast.AST, module: str, is_package: bool) -> Iterator[str]:
 
 
 def is_sibling(module: str, target: str) -> bool:
-    """Whether both are backends and ``target`` is not a part of ``module`` (``triton_kernels``)."""
+    """Whether they belong to different backends; files of one backend share their first word."""
     if not (module.startswith("backends.") and target.startswith("backends.")):
         return False
-    names = [name.split(".")[1].split("_kernels")[0] for name in (module, target)]
-    return not names[1].startswith(names[0]) and not names[0].startswith(names[1])
+    first, second = (name.split(".")[1].split("_")[0] for name in (module, target))
+    return first != second
 
 
 def problems(package: Path) -> list[str]:
@@ -87,7 +87,7 @@ def problems(package: Path) -> list[str]:
                 where = f"{path}:{node.lineno}"
                 root, _, rest = name.partition(".")
                 lazy = id(node) not in top_level
-                if root in OPTIONAL and not lazy and not module.endswith("_kernels"):
+                if root in OPTIONAL and not lazy and "_kernels" not in module:
                     found.append(f"{where}: {root} may be missing; import it inside a function")
                 if root != PACKAGE:
                     continue

@@ -20,6 +20,7 @@ from mxfp8_ops.testing import assert_same_bytes
 def fresh(monkeypatch):
     """A dispatcher without memory or forced backend."""
     monkeypatch.setattr(dispatch, "_routes", {})
+    monkeypatch.setattr(dispatch, "_replays", {})
     monkeypatch.setattr(dispatch, "_reasons", {})
     monkeypatch.setattr(dispatch, "SETTINGS", dispatch.Settings(None, False))
     return monkeypatch
@@ -79,6 +80,25 @@ def test_a_probe_runs_once_and_anything_it_raises_is_a_reason(fresh):
     assert len(calls) == 1
     reason = dispatch.unavailable_reason(dispatch.BACKENDS["cuda"], X.device)
     assert "AssertionError: driver too old" in reason
+
+
+def test_a_call_seen_before_is_replayed_until_its_backend_fails(fresh):
+    served = {}
+
+    def launch(x, **options):
+        return served.setdefault(x.shape, reference.quantize(x, **options))
+
+    replays = {"quantize": lambda x, **options: served.get(x.shape)}
+    fast = backend("cuda", launch, replays=replays)
+    kernel = use(fresh, fast)
+    first = kernel(X)
+    assert kernel(X)[0] is first[0]
+    with pytest.raises(ValueError, match="multiple of 32"):
+        kernel(X[:, :33])
+    dispatch.mark_unavailable(fast, X.device, "broken")
+    again = kernel(X)
+    assert again[0] is not first[0]
+    assert_same_bytes(again, EXPECTED)
 
 
 def test_a_failing_launcher_is_left_out_with_one_warning_and_the_same_bytes(fresh, caplog):

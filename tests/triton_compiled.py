@@ -25,9 +25,9 @@ TARGETS = {
     "gfx950": ("hip", "gfx950", 64, "native", r"v_cvt_scalef32_pk_(fp8|bf8)_f32"),
     "gfx1201": ("hip", "gfx1201", 32, "software", None),
     "sm_80": ("cuda", 80, 32, "software", None),
-    "sm_90": ("cuda", 90, 32, "native", r"cvt\.rn\.satfinite\.e[45]m[32]x2\.f32"),
-    "sm_100": ("cuda", 100, 32, "native", r"cvt\.rn\.satfinite\.e[45]m[32]x2\.f32"),
-    "sm_120": ("cuda", 120, 32, "native", r"cvt\.rn\.satfinite\.e[45]m[32]x2\.f32"),
+    "sm_90": ("cuda", 90, 32, "satfinite", r"cvt\.rn\.satfinite\.e[45]m[32]x2\.f32"),
+    "sm_100": ("cuda", 100, 32, "satfinite", r"cvt\.rn\.satfinite\.e[45]m[32]x2\.f32"),
+    "sm_120": ("cuda", 120, 32, "satfinite", r"cvt\.rn\.satfinite\.e[45]m[32]x2\.f32"),
 }
 WIDE = {
     "cuda": (r"ld\.global[\w.:]*\.v4\.b32", r"st\.global[\w.:]*\.v4\.b32"),
@@ -59,7 +59,10 @@ def variants(cast):
             constants |= {"AXIS": kernels.OCTET_AXIS, "OCTETS": 16, "COLUMNS": 64}
             constants |= {"GROUP": 4, "VECTOR": 8}
             yield "both", kernels.quantize_columns_kernel, pointers, constants, 4, False
-        decode = {**common, "CAST": kernels.CASTS["native" if cast == "native" else "software"]}
+        decode = {
+            **common,
+            "CAST": kernels.CASTS["native" if cast in ("native", "satfinite") else "software"],
+        }
         pointers = {**POINTERS, "out_ptr": type_}
         yield "dequantize", kernels.dequantize_flat_kernel, pointers, {**decode, **flat}, 2, True
         if type_ == "i16":

@@ -11,15 +11,17 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 
-from mxfp8_ops import formats, ops, reference, testing
+from mxfp8_ops import formats, reference, testing
 from mxfp8_ops.backends import triton as backend
+from mxfp8_ops.backends import triton_launch, triton_plans
 
 INPUTS = formats.INPUT_DTYPES
 ELEMENTS = tuple(formats.ELEMENT_FORMATS)
 LAYOUTS = tuple(formats.SCALE_LAYOUTS)
 MODES = formats.SCALING_MODES
 
-_allocate = ops.allocate_quantized
+_allocate = triton_launch.allocate
+launch = backend.BACKEND.launchers
 
 
 def _allocate_poisoned(*args):
@@ -33,7 +35,7 @@ def _large_programs() -> None:
     """The interpreter takes as long for a small program as for a large one."""
     sizes = {"flat": (1, 8192), "dequantize_flat": (1, 8192)}
     for kernel, (rows, columns) in sizes.items():
-        backend.CONFIGS[kernel] = ((1 << 62, backend.Config(rows, columns, 4)),)
+        triton_plans.CONFIGS[kernel] = ((1 << 62, triton_plans.Config(rows, columns, 4)),)
 
 
 def same(actual, expected, context) -> int:
@@ -50,7 +52,7 @@ def numerics() -> int:
             for mode in MODES:
                 options = {"dtype": element, "scaling_mode": mode}
                 expected = reference.quantize(x, **options)
-                count += same(backend.launch_quantize(x, **options), expected, (x.dtype, options))
+                count += same(launch["quantize"](x, **options), expected, (x.dtype, options))
     return count
 
 
@@ -60,7 +62,7 @@ def maxima() -> int:
     for input_dtype in (torch.bfloat16, torch.float16):
         x = testing.all_patterns_as_maxima(input_dtype)[::16]
         for mode in MODES:
-            actual = backend.launch_quantize(x, scaling_mode=mode)
+            actual = launch["quantize"](x, scaling_mode=mode)
             count += same(actual, reference.quantize(x, scaling_mode=mode), (input_dtype, mode))
     return count
 
@@ -76,7 +78,7 @@ def dequantize() -> int:
             for layout in LAYOUTS:
                 stored = reference.swizzle_scale(scale, layout)
                 options = {"dtype": dtype, "scale_layout": layout}
-                actual = backend.launch_dequantize(data, stored, **options)
+                actual = launch["dequantize"](data, stored, **options)
                 expected = reference.dequantize(data, stored, **options)
                 count += same(actual, expected, (element, options))
     return count
@@ -118,7 +120,7 @@ def shapes() -> int:
             x = whole.as_strided(values.shape, values.stride(), values.storage_offset())
         for layout in LAYOUTS:
             options = {"scale_layout": layout, "alignment": alignment}
-            actual = backend.launch_quantize(x, **options)
+            actual = launch["quantize"](x, **options)
             count += same(actual, reference.quantize(x, **options), (name, options))
     return count
 
@@ -132,19 +134,19 @@ def columns() -> int:
             for mode in MODES:
                 options = {"dtype": element, "scaling_mode": mode}
                 expected = reference.quantize_both(x, **options)
-                actual = backend.launch_quantize_both(x, **options)
+                actual = launch["quantize_both"](x, **options)
                 count += same(actual, expected, (x.dtype, options))
-                actual = backend.launch_quantize_columnwise(x, **options)
+                actual = launch["quantize_columnwise"](x, **options)
                 count += same(actual, expected[2:], (x.dtype, options))
     for name, values, alignment in _inputs():
         if values.dim() < 2:
             continue
         for layout, layout_t in zip(LAYOUTS, (*LAYOUTS[1:], None), strict=True):
             options = {"scale_layout": layout, "alignment": alignment or 32}
-            actual = backend.launch_quantize_both(values, scale_layout_t=layout_t, **options)
+            actual = launch["quantize_both"](values, scale_layout_t=layout_t, **options)
             expected = reference.quantize_both(values, scale_layout_t=layout_t, **options)
             count += same(actual, expected, (name, layout, layout_t))
-            actual = backend.launch_quantize_columnwise(values, **options)
+            actual = launch["quantize_columnwise"](values, **options)
             expected = reference.quantize_columnwise(values, **options)
             count += same(actual, expected, (name, options))
     return count
@@ -159,14 +161,14 @@ def modes() -> int:
             for mode in MODES:
                 options = {"dtype": element, "scaling_mode": mode, "scale_layout": LAYOUTS[1]}
                 expected = reference.quantize(x, **options)
-                count += same(backend.launch_quantize(x, **options), expected, (x.dtype, options))
+                count += same(launch["quantize"](x, **options), expected, (x.dtype, options))
     return count
 
 
 SECTIONS = {f.__name__: f for f in (numerics, maxima, dequantize, shapes, columns, modes)}
 
 if __name__ == "__main__":
-    ops.allocate_quantized = _allocate_poisoned
+    triton_launch.allocate = _allocate_poisoned
     _large_programs()
     torch.set_num_threads(1)
     print(SECTIONS[sys.argv[1]]())

@@ -26,6 +26,8 @@ class Backend:
         name: as in ``mxfp8::quantize_<name>``.
         dispatch_keys: keys on which its ops have kernels.
         launchers: operation name to launcher.
+        replays: operation name to a function of the same arguments that serves a call whose like was
+            served before, without checks, or returns None.
         unavailable_reason: None where the device can be served, else a sentence. Probed on first use
             and cached by the dispatcher; an exception counts as a reason.
         unsupported_reason: ``(operation, *args, **kwargs)`` of a call to None or a sentence. Cheap:
@@ -39,6 +41,7 @@ class Backend:
     dispatch_keys: tuple[str, ...]
     launchers: Mapping[str, Callable[..., Any]]
     unavailable_reason: Callable[[torch.device], str | None]
+    replays: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     unsupported_reason: Callable[..., str | None] = field(default=_supports_everything)
     deviation: str | None = None
     registers_kernels: bool = True
