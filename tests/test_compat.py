@@ -217,7 +217,13 @@ def flashinfer_round(x):
     data, scale = flashinfer.mxfp8_quantize(x, alignment=64)
     linear = flashinfer.mxfp8_quantize(x, sf_swizzle_layout=flashinfer.SfLayout.layout_linear)
     tiles = flashinfer.block_scale_interleave(linear[1].view(-1, x.shape[-1] // 32))
-    return data, scale, *linear, tiles, flashinfer.mxfp8_dequantize_host(linear[0], linear[1], False)
+    return (
+        data,
+        scale,
+        *linear,
+        tiles,
+        flashinfer.mxfp8_dequantize_host(linear[0], linear[1], False),
+    )
 
 
 GRAPHS = {
@@ -276,7 +282,10 @@ BAD = [
     (lambda: vllm.mxfp8_e4m3_quantize(X, False, -32), "positive multiple of 32, got -32"),
     (lambda: vllm.mxfp8_e4m3_quantize(X.double()), "got torch.float64"),
     (lambda: vllm.xpu_mxfp8_quantize(X, torch.int8), "got torch.int8"),
-    (lambda: vllm.flashinfer_mxfp8_quantize_8x4(X[None]), "a must have 2 dimensions, got shape (1,"),
+    (
+        lambda: vllm.flashinfer_mxfp8_quantize_8x4(X[None]),
+        "a must have 2 dimensions, got shape (1,",
+    ),
     (lambda: vllm.dequant_mxfp8_to_bf16(DATA, SCALE.float()), "got dtype torch.float32"),
     (lambda: vllm.dequant_mxfp8_to_bf16(DATA, SCALE.tolist()), "scales must be a torch.Tensor"),
     (lambda: vllm.dequant_mxfp8_to_bf16(DATA, SCALE.flatten()), "must have shape (4, 2)"),
@@ -331,7 +340,9 @@ def test_a_module_of_vllm_is_patched_as_migrating_md_shows(monkeypatch):
         name = ".".join(parts[:length])
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
         if length > 1:
-            setattr(sys.modules[".".join(parts[: length - 1])], parts[length - 1], sys.modules[name])
+            setattr(
+                sys.modules[".".join(parts[: length - 1])], parts[length - 1], sys.modules[name]
+            )
     mxfp8_utils = sys.modules[path]
     mxfp8_utils.mxfp8_e4m3_quantize = lambda *args: pytest.fail("the original was called")
 

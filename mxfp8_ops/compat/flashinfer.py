@@ -62,8 +62,8 @@ def mxfp8_quantize(
             ``is_sf_swizzled_layout``.
 
     Returns:
-        ``(data, scale)``: ``float8_e4m3fn`` ``[*batch, M, Kp]``, or ``[rows, Kp]`` for ``"cute-dsl"``, and
-        uint8 ``[n]``.
+        ``(data, scale)``, data ``float8_e4m3fn`` ``[*batch, M, Kp]``, or ``[rows, Kp]`` for
+        ``"cute-dsl"``, scale uint8 ``[n]``.
 
     Raises:
         TypeError: input is not a tensor.

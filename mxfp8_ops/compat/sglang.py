@@ -28,8 +28,8 @@ def flashinfer_mxfp8_quantize(
         backend: a kernel of FlashInfer; chooses nothing here.
 
     Returns:
-        ``(data, scale)``: ``float8_e4m3fn`` ``[rows, Kp]`` with ``rows`` the product of all leading
-        dimensions, and uint8 ``[n]``.
+        ``(data, scale)``, data ``float8_e4m3fn`` ``[rows, Kp]`` with ``rows`` the product of all leading
+        dimensions, scale uint8 ``[n]``.
 
     Raises:
         TypeError: input is not a tensor.
@@ -47,7 +47,7 @@ def mxfp8_group_quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x: ``[M, K]``; bfloat16, float16 or float32, any strides; K a multiple of 32.
 
     Returns:
-        ``(data, scale)``: ``float8_e4m3fn`` ``[M, K]`` and uint8 ``[M, K / 32]``.
+        ``(data, scale)``, data ``float8_e4m3fn`` ``[M, K]``, scale uint8 ``[M, K / 32]``.
 
     Raises:
         TypeError: x is not a tensor.
@@ -65,7 +65,8 @@ def mxfp8_quantize_swizzled(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor
         x: ``[M, K]``; bfloat16, float16 or float32, any strides; K a multiple of 32.
 
     Returns:
-        ``(data, scale)``: ``float8_e4m3fn`` ``[M, K]`` and uint8 ``[ceil128(M) * ceil4(K / 32)]``.
+        ``(data, scale)``, data ``float8_e4m3fn`` ``[M, K]``, scale uint8
+        ``[ceil128(M) * ceil4(K / 32)]``.
 
     Raises:
         TypeError: x is not a tensor.

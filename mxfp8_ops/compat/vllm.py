@@ -32,7 +32,7 @@ def mxfp8_e4m3_quantize(
         alignment: pads K with zeros to a multiple of this multiple of 32; 0 means 32.
 
     Returns:
-        ``(data, scale)``: ``float8_e4m3fn`` ``[*batch, M, Kp]``, and ``uint8`` ``[*batch, M, Kp / 32]``
+        ``(data, scale)``, data ``float8_e4m3fn`` ``[*batch, M, Kp]``, scale uint8 ``[*batch, M, Kp / 32]``
         or, swizzled, ``[n]`` with the matrices one after the other.
 
     Raises:
@@ -100,14 +100,14 @@ def xpu_mxfp8_quantize(
     """Quantize with linear ``float8_e8m0fnu`` scales, on any device.
 
     vLLM's kernel takes contiguous matrices only and never returns a scale byte below 110 (e4m3) or
-    103 (e5m2), which costs blocks below 0.0034 their precision; here neither is so.
+    103 (e5m2), which costs blocks below 0.0017 their precision; here neither is so.
 
     Args:
         x: ``[*batch, M, K]`` or ``[K]``; bfloat16, float16 or float32; K a multiple of 32.
         dtype: ``torch.float8_e4m3fn`` (None) or ``torch.float8_e5m2``.
 
     Returns:
-        ``(data, scale)``: x's shape, and ``float8_e8m0fnu`` ``[*batch, M, K / 32]``.
+        ``(data, scale)``, data of x's shape, scale ``float8_e8m0fnu`` ``[*batch, M, K / 32]``.
 
     Raises:
         TypeError: x is not a tensor.
@@ -124,7 +124,7 @@ def flashinfer_mxfp8_quantize_8x4(a: torch.Tensor) -> tuple[torch.Tensor, torch.
         a: ``[M, K]``; bfloat16, float16 or float32; K a multiple of 32.
 
     Returns:
-        ``(data, scale)``: ``float8_e4m3fn`` ``[M, K]`` and uint8 ``[ceil8(M) * ceil4(K / 32)]``.
+        ``(data, scale)``, data ``float8_e4m3fn`` ``[M, K]``, scale uint8 ``[ceil8(M) * ceil4(K / 32)]``.
 
     Raises:
         TypeError: a is not a tensor.
