@@ -55,4 +55,4 @@ docs: install
 	PATH="$(CURDIR)/$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) .venv-flashinfer build dist site mxfp8_ops/_lib *.egg-info
+	rm -rf $(VENV) .venv-flashinfer .venv-xpu build dist site mxfp8_ops/_lib *.egg-info
