@@ -40,9 +40,8 @@ def quantize_rows(
     FlashInfer folds the batch into the rows before it pads, so a swizzled tile may hold rows of two
     matrices.
     """
-    data, scale = torch.ops.mxfp8.quantize(
-        x.flatten(0, -2), scale_layout=scale_layout, alignment=alignment
-    )
+    rows = x if x.dim() == 2 else x.flatten(0, -2)
+    data, scale = torch.ops.mxfp8.quantize(rows, scale_layout=scale_layout, alignment=alignment)
     return data, scale.flatten().view(torch.uint8)
 
 

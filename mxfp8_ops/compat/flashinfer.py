@@ -74,7 +74,7 @@ def mxfp8_quantize(
         raise ValueError(f"backend must be one of 'cuda', 'auto', 'cute-dsl', got {backend!r}")
     layout = _scale_layout(sf_swizzle_layout, is_sf_swizzled_layout)
     data, scale = quantize_rows(input, layout, alignment)
-    if backend != "cute-dsl":
+    if backend != "cute-dsl" and input.dim() > 2:
         data = data.view(*input.shape[:-1], data.shape[-1])
     return data, scale
 
