@@ -37,6 +37,8 @@ def on_page_markdown(markdown, page, **_):
 
     def rewritten(match):
         target = posixpath.normpath(posixpath.join(posixpath.dirname(origin), match[2]))
+        if not (ROOT / target).exists():
+            return match[0]  # code that looks like a link, or a broken link, which mkdocs reports
         site = OUTSIDE.get(target, target.removeprefix("docs/"))
         return match[1] + posixpath.relpath(site, posixpath.dirname(here) or ".") + match[3]
 
