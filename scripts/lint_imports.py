@@ -34,8 +34,10 @@ OPTIONAL = {
     "matplotlib",
     "rich",
     "safetensors",
+    "sglang",
     "torchao",
     "triton",
+    "vllm",
     "vllm_xpu_kernels",
 }
 PACKAGE = "mxfp8_ops"

@@ -93,6 +93,18 @@ def test_a_renamed_argument_is_a_reason(monkeypatch):
     assert "is_sf_swizzled_layout" in dispatch.unavailable_reason(cute_dsl.BACKEND, CPU)
 
 
+def test_the_drop_in_in_its_place_is_not_called(monkeypatch):
+    """It ends in our op, which would call it again."""
+    from mxfp8_ops.compat.flashinfer import mxfp8_quantize
+
+    stub = FlashInferStub("0.7.2")
+    monkeypatch.setattr(stub, "_mxfp8_quantize", lambda: mxfp8_quantize)
+    install(monkeypatch, stub)
+    x = blocks()
+    testing.assert_same_bytes(torch.ops.mxfp8.quantize(x), reference.quantize(x))
+    assert "replaced by" in dispatch.unavailable_reason(cute_dsl.BACKEND, CPU)
+
+
 def test_a_result_of_another_shape_is_a_failure(monkeypatch):
     stub = FlashInferStub("0.9.0")
     monkeypatch.setattr(stub, "_run", lambda x, *args: (x.to(torch.float8_e4m3fn), x.new_zeros(1)))

@@ -19,6 +19,8 @@ import torch
 
 from mxfp8_ops import platform
 from mxfp8_ops.backends import cute_dsl
+from mxfp8_ops.compat import flashinfer as compat
+from mxfp8_ops.testing import assert_same_bytes
 
 _REQUIRED = os.environ.get("MXFP8_OPS_REQUIRE_FLASHINFER", "") == "1"
 pytestmark = pytest.mark.skipif(
@@ -68,6 +70,32 @@ def test_without_a_gpu_the_real_function_refuses_in_a_way_we_understand(found):
     """It ends in its own check of the device, so every argument before that was accepted."""
     with pytest.raises(cute_dsl.BackendUnavailableError, match="CUDA"):
         cute_dsl.launch_quantize(torch.zeros(4, 64, dtype=torch.bfloat16))
+
+
+@pytest.mark.parametrize(
+    "name", ["mxfp8_quantize", "mxfp8_dequantize_host", "block_scale_interleave"]
+)
+def test_the_drop_ins_have_the_real_signatures(found, name):
+    """0.7.4 renames a default and adds a keyword, which a caller of earlier versions does not use."""
+    import flashinfer
+
+    theirs = inspect.signature(getattr(flashinfer, name)).parameters.values()
+    ours = inspect.signature(getattr(compat, name)).parameters.values()
+    shared = [p for p in theirs if p.kind is not inspect.Parameter.KEYWORD_ONLY]
+    assert [(p.name, p.kind) for p in ours] == [(p.name, p.kind) for p in shared]
+    defaults = [p.default if p.default != "auto" else "cuda" for p in shared]
+    assert [p.default for p in ours] == defaults
+
+
+def test_the_drop_ins_take_the_real_layouts(found):
+    from flashinfer import SfLayout
+
+    assert {m.name: m.value for m in SfLayout} == {m.name: m.value for m in compat.SfLayout}
+    for layout in SfLayout:
+        x = torch.randn(5, 96)
+        given = compat.mxfp8_quantize(x, sf_swizzle_layout=layout)
+        ours = compat.mxfp8_quantize(x, sf_swizzle_layout=compat.SfLayout[layout.name])
+        assert_same_bytes(given, ours)
 
 
 # Runs in a process of its own: the compiler reads its settings from the environment on import.

@@ -83,6 +83,9 @@ def _probe() -> _Quantizer | str:
         function = getattr(flashinfer, "mxfp8_quantize", None)
         if function is None:
             return f"flashinfer {version} has no mxfp8_quantize; {_NEEDED}"
+        if getattr(function, "__module__", "").startswith("mxfp8_ops."):
+            # Calling it would come back here, and so on.
+            return "flashinfer.mxfp8_quantize has been replaced by that of mxfp8_ops.compat"
         signature = inspect.signature(function)
         if "backend" not in signature.parameters:
             return f"mxfp8_quantize of flashinfer {version} has no backend argument; {_NEEDED}"

@@ -102,7 +102,7 @@ BACKEND = Backend(
     unsupported_reason=_unsupported_reason,
     deviation=(
         "its scale byte is at least 110 (e4m3) or 103 (e5m2), so that blocks whose largest |x| is below "
-        "0.0034 lose bits and blocks of zeros have that scale; a NaN is left out of the scale and comes "
+        "0.0017 lose bits and blocks of zeros have that scale; a NaN is left out of the scale and comes "
         "out as the largest number; the data of a block with an infinity differ"
     ),
 )
