@@ -1,6 +1,6 @@
 // The numerics of MXFP8 for all native code: no torch, no standard library beyond <cstdint>, usable
-// in C++17, CUDA and SYCL device code. docs/numerics.md states the rules; tests/native/ proves this
-// header.
+// in C++17, CUDA and SYCL device code. docs/numerics.md states the rules;
+// tests/native/mxfp8_test.cpp proves this header.
 //
 // Everything that decides a byte is integer arithmetic on fp32 bits. The only floating-point
 // operations are one multiplication by a power of two and one addition that rounds to an FP8
@@ -11,10 +11,12 @@
 
 #if defined(__CUDACC__)
 #define MXFP8_FN __host__ __device__ __forceinline__
+#define MXFP8_MEMBER MXFP8_FN
 #else
 // Internal linkage: files compiled for different instruction sets must not share one copy of a
 // function.
 #define MXFP8_FN static inline
+#define MXFP8_MEMBER inline
 #endif
 
 namespace mxfp8 {

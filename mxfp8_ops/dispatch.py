@@ -63,7 +63,7 @@ class Settings:
         strict = os.environ.get("MXFP8_OPS_STRICT", "").strip().lower()
         return cls(
             backend=None if name in ("", "auto") else name,
-            strict=strict not in ("", "0", "false", "off"),
+            strict=strict not in ("", "0", "false", "no", "off"),
         )
 
 
@@ -76,10 +76,21 @@ _routes: dict[tuple[str, torch.device], tuple[Backend, ...]] = {}
 _replays: dict[tuple[str, torch.device], Callable[..., Any]] = {}
 
 
-def backend_named(name: str, source: str = "backend") -> Backend:
-    """The backend called ``name``; ValueError lists the valid names."""
+def _renew_lock() -> None:
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    # Another thread may hold the lock at the fork, and would never release it in the child. The two
+    # dictionaries change by single assignments, so that the child finds them whole.
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
+def backend_named(name: str, source: str = "backend", also: tuple[str, ...] = ()) -> Backend:
+    """The backend called ``name``; ValueError lists the valid names, and ``also`` with them."""
     if name not in BACKENDS:
-        valid = ", ".join(repr(n) for n in BACKENDS)
+        valid = ", ".join(repr(n) for n in (*BACKENDS, *also))
         raise ValueError(f"{source} must be one of {valid}, got {name!r}")
     return BACKENDS[name]
 
@@ -128,7 +139,7 @@ def _resolve(key: tuple[str, torch.device]) -> tuple[Backend, ...]:
             return _routes[key]
         forced = SETTINGS.backend
         if forced is not None:
-            backend = backend_named(forced, "MXFP8_OPS_BACKEND")
+            backend = backend_named(forced, "MXFP8_OPS_BACKEND", also=("auto",))
             if operation in backend.launchers or forced in OPERATIONS[operation].backends:
                 _require_available(backend, device)
                 return _keep(key, (backend,))

@@ -13,6 +13,7 @@ import mxfp8_ops
 from mxfp8_ops.formats import SCALE_LAYOUTS, SCALING_MODES
 from mxfp8_ops.ops import OPERATIONS
 
+ROOT = Path(__file__).resolve().parent.parent
 ELEMENTS = (torch.float8_e4m3fn, torch.float8_e5m2)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 LAYOUTS = tuple(SCALE_LAYOUTS)
@@ -49,13 +50,21 @@ def strided_inputs(dtype: torch.dtype) -> dict[str, torch.Tensor]:
     }
 
 
+def python_environment(**environment: str) -> dict[str, str]:
+    """Environment of an interpreter that sees this checkout, and no setting of ours but the given."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("MXFP8_OPS_")}
+    return {**env, **environment, "PYTHONPATH": str(ROOT)}
+
+
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run ``code`` in a fresh interpreter that sees this checkout."""
-    root = Path(__file__).resolve().parent.parent
-    env = {k: v for k, v in os.environ.items() if not k.startswith("MXFP8_OPS_")}
-    env.update(environment, PYTHONPATH=str(root))
     return subprocess.run(
-        [sys.executable, "-c", code], env=env, cwd=root, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", code],
+        env=python_environment(**environment),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
 
 

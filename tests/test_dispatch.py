@@ -6,7 +6,7 @@ import logging
 
 import pytest
 import torch
-from cases import run_python
+from cases import CPU_BACKENDS, check_python, run_python
 
 import mxfp8_ops
 from mxfp8_ops import dispatch, platform, reference
@@ -161,18 +161,55 @@ def test_table_shows_every_backend_with_a_reason_or_available():
     assert all((row.reason or "available") in str(table) for row in table)
 
 
-CALL = "import torch, mxfp8_ops; mxfp8_ops.quantize(torch.ones(2, 32)); print('served')"
+CALL = """
+import torch, mxfp8_ops
+from mxfp8_ops import dispatch, reference
+from mxfp8_ops.testing import assert_same_bytes
+x = torch.randn(2, 64)
+assert_same_bytes(torch.ops.mxfp8.quantize(x), reference.quantize(x))
+print(dispatch.routes("quantize", x.device)[0].name, dispatch.SETTINGS.strict)
+"""
 
 
-@pytest.mark.parametrize(("name", "served"), [("torch", True), ("", True), ("auto", True)])
-def test_environment_chooses_a_backend(name, served):
-    done = run_python(CALL, MXFP8_OPS_BACKEND=name)
-    assert ("served" in done.stdout) is served, done.stderr
+@pytest.mark.parametrize(
+    ("name", "strict", "expected"),
+    [
+        ("torch", "", "torch False"),
+        (" torch ", "1", "torch True"),
+        ("", "0", f"{CPU_BACKENDS[0]} False"),
+        ("auto", "TRUE", f"{CPU_BACKENDS[0]} True"),
+        ("auto", "no", f"{CPU_BACKENDS[0]} False"),
+        (CPU_BACKENDS[0], "Off", f"{CPU_BACKENDS[0]} False"),
+    ],
+)
+def test_environment_chooses_a_backend(name, strict, expected):
+    assert check_python(CALL, MXFP8_OPS_BACKEND=name, MXFP8_OPS_STRICT=strict).strip() == expected
 
 
-@pytest.mark.parametrize(("name", "words"), [("cuda", "cuda"), ("bogus", "got 'bogus'")])
-def test_environment_naming_a_backend_that_cannot_serve_is_an_error(name, words):
-    done = run_python(CALL, MXFP8_OPS_BACKEND=name)
+@pytest.mark.parametrize("name", ["bogus", "Torch", "AUTO", "torch,cpu"])
+def test_an_unknown_name_in_the_environment_lists_the_valid_ones(name):
+    """On the first call and not on import: a wrong setting does not stop what needs no backend."""
+    done = run_python("import mxfp8_ops; print('imported')\n" + CALL, MXFP8_OPS_BACKEND=name)
     assert done.returncode != 0
-    assert words in done.stderr
-    assert "served" not in done.stdout
+    assert done.stdout.strip() == "imported"
+    error = done.stderr.strip().splitlines()[-1]
+    assert error.startswith("ValueError: MXFP8_OPS_BACKEND must be one of")
+    assert error.endswith(f"got '{name}'")
+    for valid in (*dispatch.BACKENDS, "auto"):
+        assert repr(valid) in error
+
+
+def test_a_backend_of_the_environment_that_cannot_serve_is_an_error():
+    """Only for the operations that it has an op for: cute_dsl has none for dequantize."""
+    done = run_python(
+        """
+import torch, mxfp8_ops
+pair = mxfp8_ops.quantize(torch.ones(2, 32), backend="torch")
+print(mxfp8_ops.dequantize(*pair).sum().item(), any(row.chosen for row in mxfp8_ops.backends("cpu")))
+torch.ops.mxfp8.quantize(torch.ones(2, 32))
+""",
+        MXFP8_OPS_BACKEND="cute_dsl",
+    )
+    assert done.returncode != 0
+    assert done.stdout.strip() == "64.0 False"
+    assert "BackendUnavailableError: backend 'cute_dsl' is not available" in done.stderr

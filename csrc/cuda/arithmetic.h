@@ -1,5 +1,5 @@
-// Index and scale arithmetic of the CUDA kernels that has nothing to do with a GPU: tests/native
-// compiles it for the host.
+// Index and scale arithmetic of the CUDA kernels that has nothing to do with a GPU:
+// tests/native/cuda_arithmetic_test.cpp runs it on the host.
 #pragma once
 
 #include "mxfp8.h"
@@ -16,7 +16,7 @@ struct FastDivisor {
     multiplier =
         static_cast<uint32_t>(((uint64_t{1} << 32) * ((uint64_t{1} << shift) - d)) / d + 1);
   }
-  MXFP8_FN uint32_t quotient(uint32_t n) const {
+  MXFP8_MEMBER uint32_t quotient(uint32_t n) const {
 #if defined(__CUDA_ARCH__)
     const uint32_t high = __umulhi(n, multiplier);
 #else
@@ -49,7 +49,7 @@ struct ScaleRule {
 
   // kExact = false leaves out the case that only fp32 input can reach.
   template <ElementType kType, bool kExact>
-  MXFP8_FN uint32_t byte(uint32_t amax_bits) const {
+  MXFP8_MEMBER uint32_t byte(uint32_t amax_bits) const {
     constexpr uint32_t kEmax = Element<kType>::kEmax;
     const uint32_t exponent = (amax_bits + addend) >> 23;
     uint32_t result = (exponent > kEmax ? exponent : kEmax) - kEmax;
