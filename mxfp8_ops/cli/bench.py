@@ -1,0 +1,2 @@
+def add_parser(s): pass
+def run(a): return 0
