@@ -36,7 +36,15 @@ PACKAGES = (
 )
 """Distributions whose version is shown; read from metadata, nothing is imported."""
 
-_VARIABLES = ("MXFP8_OPS_", "TRITON_", "FLASHINFER_", "CUDA_VISIBLE", "HIP_VISIBLE", "ONEAPI_", "ZE_")
+_VARIABLES = (
+    "MXFP8_OPS_",
+    "TRITON_",
+    "FLASHINFER_",
+    "CUDA_VISIBLE",
+    "HIP_VISIBLE",
+    "ONEAPI_",
+    "ZE_",
+)
 
 
 def describe() -> dict[str, Any]:
@@ -48,7 +56,7 @@ def describe() -> dict[str, Any]:
             "system": _answer(host.platform),
             "python": f"{host.python_version()} ({sys.executable})",
             "libc": _answer(lambda: " ".join(host.libc_ver()).strip() or "unknown"),
-            "cpu": _answer(_cpu_name),
+            "cpu": _answer(cpu_name),
             "cpu instructions": _answer(_cpu_instructions),
         },
         "torch": _answers(
@@ -59,14 +67,14 @@ def describe() -> dict[str, Any]:
             threads=torch.get_num_threads,
             driver=_driver,
         ),
-        "packages": {name: _answer(lambda n=name: platform.package_version(n)) for name in PACKAGES},
+        "packages": {name: _answer(platform.package_version, name) for name in PACKAGES},
         "devices": [_device(device) for device in _devices()],
         "native_libraries": {
-            name: _answer(lambda n=name: native.load_error(n)) for name in ("cpu", "cuda", "xpu")
+            name: _answer(native.load_error, name) for name in ("cpu", "cuda", "xpu")
         },
         "backends": _backends(),
         "routes": {
-            str(device): {name: _answer(lambda d=device, n=name: _route(n, d)) for name in OPERATIONS}
+            str(device): {name: _answer(_route, name, device) for name in OPERATIONS}
             for device in _devices()
         },
         "deviations": {b.name: b.deviation for b in dispatch.BACKENDS.values() if b.deviation},
@@ -75,10 +83,10 @@ def describe() -> dict[str, Any]:
     }
 
 
-def _answer(question: Callable[[], Any]) -> Any:
+def _answer(question: Callable[..., Any], *args: Any) -> Any:
     """The answer, or what went wrong as a sentence: broken packages and drivers raise anything."""
     try:
-        return question()
+        return question(*args)
     except (Exception, SystemExit) as error:
         return f"unknown: {type(error).__name__}: {error}"
 
@@ -88,7 +96,8 @@ def _answers(**questions: Callable[[], Any]) -> dict[str, Any]:
     return {name: value for name, value in answers.items() if value is not None}
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """Model and number of cores."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -124,7 +133,7 @@ def _devices() -> list[torch.device]:
 
 def _device(device: torch.device) -> dict[str, Any]:
     if device.type == "cpu":
-        return {"device": "cpu", "name": _answer(_cpu_name), "details": {}}
+        return {"device": "cpu", "name": _answer(cpu_name), "details": {}}
     module = getattr(torch, device.type)
     details: dict[str, Any] = {}
     if device.type == "cuda" and platform.is_rocm():
@@ -138,26 +147,33 @@ def _device(device: torch.device) -> dict[str, Any]:
         for name in ("total_memory", "multi_processor_count", "L2_cache_size", "driver_version"):
             if hasattr(properties, name):
                 details[name] = getattr(properties, name)
-    name = _answer(lambda: module.get_device_name(device.index))
+    name = device_name(device)
     return {"device": str(device), "name": name, "details": details}
+
+
+def device_name(device: torch.device) -> str:
+    """What the maker calls the device."""
+    if device.type == "cpu":
+        return _answer(cpu_name)
+    return _answer(lambda: getattr(torch, device.type).get_device_name(device.index))
 
 
 def _backends() -> list[dict[str, Any]]:
     rows = []
     for device in _devices():
-        order = _answer(lambda d=device: dispatch.preference(d))
+        order = _answer(dispatch.preference, device)
         order = order if isinstance(order, tuple) else ()
-        chosen = _answer(lambda d=device: _route("quantize", d)[0])
+        chosen = _answer(_route, "quantize", device)
         for name in (*order, *(n for n in dispatch.BACKENDS if n not in order)):
             backend = dispatch.BACKENDS[name]
-            reason = _answer(lambda b=backend, d=device: dispatch.unavailable_reason(b, d))
+            reason = _answer(dispatch.unavailable_reason, backend, device)
             rows.append(
                 {
                     "device": str(device),
                     "name": name,
                     "in_order": name in order,
                     "reason": reason,
-                    "chosen": name == chosen,
+                    "chosen": name == chosen[0],
                 }
             )
     return rows

@@ -23,12 +23,12 @@ class UsageError(ValueError):
 
 
 def _rich(name: str) -> Any:
-    """A module of rich, or None where it is missing or broken."""
+    """A module of rich, or None where it is missing or broken, whatever it raises."""
     import importlib
 
     try:
         return importlib.import_module(f"rich.{name}")
-    except Exception:
+    except (Exception, SystemExit):
         return None
 
 

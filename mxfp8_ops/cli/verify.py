@@ -96,8 +96,13 @@ def run(args: argparse.Namespace) -> int:
         done, blocks = sum(r.done for r in results), sum(r.blocks for r in results)
         if missing:
             print(f"FAILED: not available on any of the devices: {', '.join(missing)}")
-        what = f"{len(found)} backends, {done} comparisons, {blocks} blocks"
-        print(f"FAILED: {failed} of {what}" if failed else f"{what}: no difference")
+        what = (
+            f"{done} comparisons of {blocks} blocks, {len(found)} backend{'s' * (len(found) != 1)}"
+        )
+        if failed:
+            print(f"FAILED: {failed} of {what}")
+        elif found:
+            print(f"{what}: no difference")
         if path is not None:
             print(f"report: {path}" + ("" if passed else " (attach it to a bug report)"))
     return 0 if passed else 1
@@ -130,13 +135,15 @@ def _print(
         print(f"left out: {target} {name}: {reason}")
     skipped = [(r.device, r.backend, reason) for r in results for reason in r.skipped]
     for target_name, name, reason in dict.fromkeys(skipped):
-        if 'torch.compile' in reason or 'does not answer' in reason or 'memory' in reason:
+        if "torch.compile" in reason or "does not answer" in reason or "memory" in reason:
             print(f"not run: {target_name} {name}: {reason}")
     for subject in found:
         own = [r for r in results if (r.device, r.backend) == (str(subject.device), subject.name)]
         deviating = sum(r.deviating for r in own)
         if deviating:
-            print(f"{subject.device} {subject.name}: {deviating} blocks differ as docs/numerics.md says")
+            print(
+                f"{subject.device} {subject.name}: {deviating} blocks differ as docs/numerics.md says"
+            )
     for result in results:
         for failure in result.failures[:1]:
             _print_failure(result, failure)

@@ -225,13 +225,13 @@ def dequantize(quick: bool, seed: int) -> Iterator[Case]:
         yield _dequantize(data, scale, dtype, layout)
         for shape in ((1, 32), (96,), (130, 96), (2, 3, 33, 64), (0, 32)):
             data = torch.randint(0, 256, shape, generator=generator).to(torch.uint8).view(element)
-            scale = torch.randint(0, 256, (*shape[:-1], shape[-1] // BLOCK_SIZE), generator=generator)
+            scale = torch.randint(
+                0, 256, (*shape[:-1], shape[-1] // BLOCK_SIZE), generator=generator
+            )
             yield _dequantize(data, scale.to(torch.uint8).view(SCALE_DTYPE), dtype, layout)
 
 
-def _dequantize(
-    data: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype, layout: str
-) -> Case:
+def _dequantize(data: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype, layout: str) -> Case:
     stored = scale
     if layout != "linear":
         stored = reference.swizzle_scale(scale, layout)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import torch
 
-
 # amax with these fp32 bits is 448 * 2**-127, the largest that FlashInfer's kernel flushes to zero; in
 # float32 also the number above it, whose product with fp32(1 / 448) rounds down to 2**-127.
 _FLUSHED_BITS = 0x04600001

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch._subclasses import FakeTensorMode
 
-from .. import reference
 from ..backends import Backend
 from .cases import Case
 from .compare import Comparison, Difference
@@ -185,5 +184,3 @@ def _require_memory(device: torch.device) -> None:
         raise NotApplicable(f"free memory of {device} is not known")
     if free < needed:
         raise NotApplicable(f"it needs 8 GiB of free memory, {device} has {free / 2**30:.1f}")
-
-

@@ -26,7 +26,7 @@ DISPATCHER = "dispatcher"
 """Name of the ops that choose a backend by themselves, verified like a backend."""
 
 
-class NotApplicable(Exception):  # noqa: N818 (no error: it says why there is nothing to compare)
+class NotApplicable(Exception):
     """A step that this backend or machine does not have; its text says why."""
 
 
