@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +68,11 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"--backend must be one of {valid}, got {name!r}")
     if args.report is not None and not args.report.resolve().parent.is_dir():
         raise UsageError(f"--report must be in an existing folder, got {args.report}")
-    # The run says itself which backends are left out and which fails.
-    logging.getLogger("mxfp8_ops").setLevel(logging.ERROR)
-    found, left_out = subjects(devices, names)
-    checks = runner.make_checks(args.quick, args.large, args.seed)
-    with progress("verify", len(found) * sum(len(c.steps) for c in checks)) as report:
-        results = runner.run(found, checks, report)
+    with _quiet_log():
+        found, left_out = subjects(devices, names)
+        checks = runner.make_checks(args.quick, args.large, args.seed)
+        with progress("verify", len(found) * sum(len(c.steps) for c in checks)) as report:
+            results = runner.run(found, checks, report)
     failed = sum(r.failed for r in results)
     # Under a name that cannot be served anywhere, no difference would prove nothing.
     missing = [n for n in names or () if not any(s.name == n for s in found)]
@@ -106,6 +107,18 @@ def run(args: argparse.Namespace) -> int:
         if path is not None:
             print(f"report: {path}" + ("" if passed else " (attach it to a bug report)"))
     return 0 if passed else 1
+
+
+@contextlib.contextmanager
+def _quiet_log() -> Iterator[None]:
+    """The results say which backends are left out and which fail."""
+    log = logging.getLogger("mxfp8_ops")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def _write(path: Path, text: str) -> Path:
