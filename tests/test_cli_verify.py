@@ -273,6 +273,8 @@ def test_a_named_backend_that_is_not_there_is_1(monkeypatch, tmp_path, capsys):
 def test_checks_cover_every_operation_type_mode_and_layout():
     steps = [s for c in ALL for s in c.steps if isinstance(s, cases.Case)]
     assert {s.operation for s in steps} == set(OPERATIONS)
+    fakes = {s.label.split()[2] for c in ALL for s in c.steps if s.label.startswith("fake of")}
+    assert fakes == set(OPERATIONS)
     quantize = [s for s in steps if s.operation == "quantize" and "scaling_mode" in s.options]
     seen = {
         (
