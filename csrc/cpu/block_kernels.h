@@ -104,10 +104,9 @@ inline void transpose_codes(const uint8_t* from, uint8_t* to) {
 }
 
 template <InputType kInput, ElementType kElement>
-void quantize_tile(const void* input, int64_t row_stride, int blocks, ScalingMode mode,
-                   uint8_t* data, uint8_t* scale) {
+void quantize_tile(const void* input, int blocks, ScalingMode mode, uint8_t* data, uint8_t* scale) {
   const char* source = static_cast<const char*>(input);
-  const int64_t pitch = row_stride * input_size(kInput);
+  constexpr int kPitch = kTile * input_size(kInput);
   for (int block = 0; block < blocks; ++block) {
     alignas(64) uint32_t bits[kTile];
     alignas(64) uint32_t amax[kTile] = {};
@@ -115,7 +114,7 @@ void quantize_tile(const void* input, int64_t row_stride, int blocks, ScalingMod
     alignas(64) uint8_t nan_mask[kTile];
     alignas(64) uint8_t codes[kBlockSize * kTile];
     for (int row = 0; row < kBlockSize; ++row) {
-      load_bits<kInput>(source + row * pitch, kTile, bits);
+      load_bits<kInput>(source + row * kPitch, kTile, bits);
       for (int i = 0; i < kTile; ++i) {
         const uint32_t magnitude = bits[i] & kMagnitudeMask;
         amax[i] = magnitude > amax[i] ? magnitude : amax[i];
@@ -128,7 +127,7 @@ void quantize_tile(const void* input, int64_t row_stride, int blocks, ScalingMod
       inverse[i] = inverse_scale(byte == kE8m0Nan ? 127 : byte);
     }
     for (int row = 0; row < kBlockSize; ++row) {
-      load_bits<kInput>(source + row * pitch, kTile, bits);
+      load_bits<kInput>(source + row * kPitch, kTile, bits);
       uint8_t* line = codes + row * kTile;
       for (int i = 0; i < kTile; ++i) {
         line[i] = static_cast<uint8_t>(encode<kElement>(bits_float(bits[i]) * inverse[i]));
@@ -138,7 +137,7 @@ void quantize_tile(const void* input, int64_t row_stride, int blocks, ScalingMod
       }
     }
     transpose_codes(codes, data + block * kBlockSize);
-    source += kBlockSize * pitch;
+    source += kBlockSize * kPitch;
   }
 }
 

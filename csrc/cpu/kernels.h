@@ -18,10 +18,11 @@ constexpr int kTileBlocks = kTile / kBlockSize;
 struct Kernels {
   using Quantize = void (*)(const void* input, int64_t blocks, ScalingMode mode, uint8_t* data,
                             uint8_t* scale, bool stream);
-  // Input of 32 * blocks rows of kTile elements (blocks <= kTileBlocks) to data[kTile][kTile] and
-  // scale[kTile][kTileBlocks], both transposed: a block is 32 rows of one column.
-  using QuantizeTile = void (*)(const void* input, int64_t row_stride, int blocks, ScalingMode mode,
-                                uint8_t* data, uint8_t* scale);
+  // Input of 32 * blocks dense rows of kTile elements (blocks <= kTileBlocks) to
+  // data[kTile][kTile] and scale[kTile][kTileBlocks], both transposed: a block is 32 rows of one
+  // column.
+  using QuantizeTile = void (*)(const void* input, int blocks, ScalingMode mode, uint8_t* data,
+                                uint8_t* scale);
   using Dequantize = void (*)(const uint8_t* data, const uint8_t* scale, int64_t blocks,
                               void* output, bool stream);
   const char* name;
@@ -126,10 +127,8 @@ class QuantizeTiles final : public Work {
   void unit(int64_t index) const override;
 
  private:
-  void quantize_rows(const char* tile, int64_t stride, int64_t batch, int64_t row,
-                     int64_t column) const;
-  void quantize_columns(const char* tile, int64_t stride, int64_t batch, int64_t row,
-                        int64_t column) const;
+  void quantize_rows(const char* tile, int64_t batch, int64_t row, int64_t column) const;
+  void quantize_columns(const char* tile, int64_t batch, int64_t row, int64_t column) const;
 
   View input_;
   Kernels::Quantize row_kernel_;
@@ -139,6 +138,7 @@ class QuantizeTiles final : public Work {
   Quantized columns_;
   int64_t row_tiles_;
   int64_t column_tiles_;
+  bool stream_;
 };
 
 class Dequantize final : public Work {

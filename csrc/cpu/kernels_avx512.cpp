@@ -182,20 +182,20 @@ void quantize_groups(const void* input, int64_t blocks, ScalingMode mode, uint8_
 }
 
 template <InputType kInput, ElementType kElement>
-void quantize_tile_lanes(const void* input, int64_t row_stride, int blocks, ScalingMode mode,
-                         uint8_t* data, uint8_t* scale) {
+void quantize_tile_lanes(const void* input, int blocks, ScalingMode mode, uint8_t* data,
+                         uint8_t* scale) {
   constexpr int kVectors = kTile / 16;
   constexpr int kStep = 16 * input_size(kInput);
   const char* source = static_cast<const char*>(input);
-  const int64_t pitch = row_stride * input_size(kInput);
+  constexpr int kPitch = kTile * input_size(kInput);
   const ScaleRule<kElement> rule(mode);
-  for (int block = 0; block < blocks; ++block, source += kBlockSize * pitch) {
+  for (int block = 0; block < blocks; ++block, source += kBlockSize * kPitch) {
     alignas(64) uint8_t codes[kBlockSize * kTile];
     for (int i = 0; i < kVectors; ++i) {
       const char* column = source + i * kStep;
       __m512i amax = _mm512_setzero_si512();
       for (int row = 0; row < kBlockSize; ++row) {
-        const __m512i bits = _mm512_castps_si512(load_lanes<kInput>(column + row * pitch));
+        const __m512i bits = _mm512_castps_si512(load_lanes<kInput>(column + row * kPitch));
         amax = _mm512_max_epu32(amax, _mm512_and_si512(bits, _mm512_set1_epi32(kMagnitudeMask)));
       }
       __mmask16 nan;
@@ -205,7 +205,7 @@ void quantize_tile_lanes(const void* input, int64_t row_stride, int blocks, Scal
       for (int j = 0; j < 16; ++j) scale[(i * 16 + j) * kTileBlocks + block] = byte[j];
       const __m512 inverse = inverse_scales(bytes);
       for (int row = 0; row < kBlockSize; ++row) {
-        const __m512 value = _mm512_mul_ps(load_lanes<kInput>(column + row * pitch), inverse);
+        const __m512 value = _mm512_mul_ps(load_lanes<kInput>(column + row * kPitch), inverse);
         const __m512i code =
             _mm512_mask_mov_epi32(encode_lanes<kElement>(value), nan, _mm512_set1_epi32(kNanCode));
         _mm_store_si128(reinterpret_cast<__m128i*>(codes + row * kTile + i * 16),

@@ -1,10 +1,43 @@
 #include "storage.h"
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 namespace mxfp8::cpu {
 namespace {
 
 // Elements of a row that a unit takes: long runs keep the processor's prefetching going.
 constexpr int64_t kMaxChunkColumns = 8192;
+
+// Stores `length` bytes, kTile of them past the cache if `stream` and alignment allow it: whole
+// cache lines in places far apart, which ordinary stores would read first.
+inline void put_line(uint8_t* to, const uint8_t* from, int64_t length, bool stream) {
+  if (length != kTile) {
+    std::memcpy(to, from, length);
+    return;
+  }
+#if defined(__SSE2__)
+  if (stream && reinterpret_cast<uintptr_t>(to) % 64 == 0) {
+    for (int i = 0; i < kTile; i += 16) {
+      _mm_stream_si128(reinterpret_cast<__m128i*>(to + i),
+                       _mm_load_si128(reinterpret_cast<const __m128i*>(from + i)));
+    }
+    return;
+  }
+#endif
+  std::memcpy(to, from, kTile);
+}
+
+// A whole tile of rows `stride` bytes apart to dense rows. The next tile of the same rows is asked
+// for meanwhile: of rows so short the processor prefetches little by itself.
+template <int kBytes>
+inline void copy_tile(const char* source, int64_t stride, char* to) {
+  for (int64_t r = 0; r < kTile; ++r, source += stride, to += kBytes) {
+    std::memcpy(to, source, kBytes);
+    for (int i = 0; i < kBytes; i += 64) __builtin_prefetch(source + kBytes + i);
+  }
+}
 
 }  // namespace
 
@@ -124,6 +157,7 @@ QuantizeTiles::QuantizeTiles(const View& input, const Format& format, const Quan
   column_tiles_ = ceil_div(rows_.data != nullptr ? rows_.columns : input_.columns, kTile);
   units = input_.batches * row_tiles_ * column_tiles_;
   grain = grain_for(units * kTile * kTile, units);
+  stream_ = units * kTile * kTile >= kStreamBytes;
 }
 
 void QuantizeTiles::unit(int64_t index) const {
@@ -134,43 +168,48 @@ void QuantizeTiles::unit(int64_t index) const {
   const int64_t columns = smaller(kTile, input_.columns - column);
   const char* matrix = input_.batch(batch);
 
-  alignas(64) char copy[kTile * kTile * 4];
-  const char* tile =
-      matrix + (row * input_.row_stride + column * input_.column_stride) * input_.element_size;
-  int64_t stride = input_.row_stride;
-  if (input_.column_stride != 1 || rows < kTile || columns < kTile) {
-    // Row kernels do not look at rows that are not there.
-    if (columns_.data != nullptr && rows < kTile) {
-      std::memset(copy, 0, kTile * kTile * input_.element_size);
-    } else if (columns < kTile) {
-      std::memset(copy, 0, rows * kTile * input_.element_size);
-    }
-    if (rows > 0 && columns > 0) gather(input_, matrix, row, column, rows, columns, copy, kTile);
-    tile = copy;
-    stride = kTile;
+  // Dense, because rows a power of two apart would share few sets of the cache and evict each other
+  // between the passes; zeros where the matrix ends.
+  alignas(64) char tile[kTile * kTile * 4];
+  if (rows < kTile || columns < kTile) {
+    std::memset(tile, 0, kTile * kTile * input_.element_size);
+    if (rows > 0 && columns > 0) gather(input_, matrix, row, column, rows, columns, tile, kTile);
+  } else if (input_.column_stride == 1) {
+    const int size = input_.element_size;
+    const char* source = matrix + (row * input_.row_stride + column) * size;
+    (size == 2 ? copy_tile<kTile * 2> : copy_tile<kTile * 4>)(source, input_.row_stride * size,
+                                                              tile);
+  } else {
+    gather(input_, matrix, row, column, rows, columns, tile, kTile);
   }
-  if (rows_.data != nullptr) quantize_rows(tile, stride, batch, row, column);
-  if (columns_.data != nullptr) quantize_columns(tile, stride, batch, row, column);
+  if (rows_.data != nullptr) quantize_rows(tile, batch, row, column);
+  if (columns_.data != nullptr) quantize_columns(tile, batch, row, column);
 }
 
-void QuantizeTiles::quantize_rows(const char* tile, int64_t stride, int64_t batch, int64_t row,
+void QuantizeTiles::quantize_rows(const char* tile, int64_t batch, int64_t row,
                                   int64_t column) const {
   const int64_t padded_rows = round_up(input_.rows, tile_rows(rows_.layout));
   const int64_t scale_columns = round_up(rows_.columns / kBlockSize, tile_columns(rows_.layout));
-  const int64_t blocks = smaller(kTile, rows_.columns - column) / kBlockSize;
+  const int64_t length = smaller(kTile, rows_.columns - column);
+  const int64_t rows = smaller(kTile, input_.rows - row);
   uint8_t* scale = rows_.scale + batch * padded_rows * scale_columns;
-  if (blocks <= 0) return;
+  if (length <= 0) return;
+  alignas(64) uint8_t data[kTile * kTile];
+  alignas(64) uint8_t bytes[kTile * kTileBlocks];
+  if (rows > 0) row_kernel_(tile, rows * kTileBlocks, mode_, data, bytes, false);
   for (int64_t r = row; r < smaller(row + kTile, padded_rows); ++r) {
-    uint8_t bytes[kTileBlocks] = {};
-    if (r < input_.rows) {
-      row_kernel_(tile + (r - row) * stride * input_.element_size, blocks, mode_,
-                  rows_.data + (batch * input_.rows + r) * rows_.columns + column, bytes, false);
+    const uint8_t zeros[kTileBlocks] = {};
+    const bool real = r < input_.rows;
+    if (real) {
+      put_line(rows_.data + (batch * input_.rows + r) * rows_.columns + column,
+               data + (r - row) * kTile, length, stream_);
     }
-    put_scales(scale, rows_.layout, scale_columns, r, column / kBlockSize, bytes, blocks);
+    put_scales(scale, rows_.layout, scale_columns, r, column / kBlockSize,
+               real ? bytes + (r - row) * kTileBlocks : zeros, length / kBlockSize);
   }
 }
 
-void QuantizeTiles::quantize_columns(const char* tile, int64_t stride, int64_t batch, int64_t row,
+void QuantizeTiles::quantize_columns(const char* tile, int64_t batch, int64_t row,
                                      int64_t column) const {
   const int64_t padded_rows = round_up(input_.columns, tile_rows(columns_.layout));
   const int64_t scale_columns =
@@ -180,13 +219,13 @@ void QuantizeTiles::quantize_columns(const char* tile, int64_t stride, int64_t b
   if (length <= 0) return;
   alignas(64) uint8_t data[kTile * kTile];
   alignas(64) uint8_t bytes[kTile * kTileBlocks];
-  tile_kernel_(tile, stride, static_cast<int>(length / kBlockSize), mode_, data, bytes);
+  tile_kernel_(tile, static_cast<int>(length / kBlockSize), mode_, data, bytes);
   for (int64_t c = column; c < smaller(column + kTile, padded_rows); ++c) {
     const uint8_t zeros[kTileBlocks] = {};
     const bool real = c < input_.columns;
     if (real) {
-      std::memcpy(columns_.data + (batch * input_.columns + c) * columns_.columns + row,
-                  data + (c - column) * kTile, length);
+      put_line(columns_.data + (batch * input_.columns + c) * columns_.columns + row,
+               data + (c - column) * kTile, length, stream_);
     }
     put_scales(scale, columns_.layout, scale_columns, c, row / kBlockSize,
                real ? bytes + (c - column) * kTileBlocks : zeros, length / kBlockSize);

@@ -37,7 +37,11 @@ inline void put_scales(uint8_t* matrix, ScaleLayout layout, int64_t padded_colum
                        int64_t column, const uint8_t* bytes, int64_t count) {
   uint8_t* to = matrix + scale_offset(layout, row, column, padded_columns);
   if (layout == ScaleLayout::kLinear) {
-    std::memcpy(to, bytes, count);
+    if (count == kTileBlocks) {
+      std::memcpy(to, bytes, kTileBlocks);  // a copy of unknown length costs ten times as much
+    } else {
+      std::memcpy(to, bytes, count);
+    }
     return;
   }
   const int64_t step = layout == ScaleLayout::kSwizzled32x4x4 ? 512 : 32;
