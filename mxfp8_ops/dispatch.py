@@ -153,7 +153,9 @@ def _resolve(key: tuple[str, torch.device]) -> tuple[Backend, ...]:
                 _LOG.info("%s on %s: backend '%s' left out: %s", operation, device, name, reason)
             elif operation in backend.launchers:
                 candidates.append(backend)
-        if candidates[0].name == "torch" and device.type not in ("cpu", "meta"):
+        # The scale layouts have no kernel for accelerators: nothing is left out there.
+        has_kernels = set(OPERATIONS[operation].backends) - {"torch", "cpu"}
+        if candidates[0].name == "torch" and has_kernels and device.type not in ("cpu", "meta"):
             _LOG.warning(
                 "%s on %s is served by the torch reference, which is slow; "
                 "mxfp8_ops.backends() says why the other backends are left out",

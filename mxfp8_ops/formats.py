@@ -107,6 +107,12 @@ def _names(items: Sequence[Any]) -> str:
     return ", ".join(repr(i) if isinstance(i, str) else str(i) for i in items)
 
 
+def _require_tensor(what: str, value: Any) -> None:
+    # The dispatcher of torch passes None on where a schema asks for a tensor.
+    if not isinstance(value, torch.Tensor):
+        raise ValueError(f"{what} must be a torch.Tensor, got {value!r}")
+
+
 def _require_member(what: str, value: Any, allowed: Sequence[Any]) -> None:
     if value not in allowed:
         raise ValueError(f"{what} must be one of {_names(allowed)}, got {_names([value])}")
@@ -131,6 +137,7 @@ def _check_quantize_arguments(
     alignment: int | None,
     dimensions: int,
 ) -> None:
+    _require_tensor("input", input)
     _require_member("input.dtype", input.dtype, INPUT_DTYPES)
     _require_member("dtype", dtype, (None, *ELEMENT_FORMATS))
     _require_member("scaling_mode", scaling_mode, SCALING_MODES)
@@ -199,6 +206,7 @@ def _require_shape(what: str, actual: Sequence[Any], expected: Sequence[Any], wh
 
 
 def _require_scale(scale: torch.Tensor) -> None:
+    _require_tensor("scale", scale)
     if scale.dtype != SCALE_DTYPE:
         raise ValueError(
             f"scale must have dtype {SCALE_DTYPE}, got {scale.dtype}; bytes in a torch.uint8 tensor are "
@@ -214,6 +222,7 @@ def check_dequantize(
     scale_layout: str = "linear",
 ) -> None:
     """Raise ValueError for a bad ``dequantize`` call."""
+    _require_tensor("data", data)
     _require_member("data.dtype", data.dtype, tuple(ELEMENT_FORMATS))
     _require_scale(scale)
     _require_member("dtype", dtype, (None, *OUTPUT_DTYPES))

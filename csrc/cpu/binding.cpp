@@ -260,6 +260,9 @@ bool has_shape(const Argument& scale, const Argument& like, int64_t batch, int64
 
 Tensor dequantize(const Tensor& data, const Tensor& scale, std::optional<Dtype> dtype,
                   const std::string& layout_name) {
+  if (!data.defined() || !scale.defined()) {
+    refuse("mxfp8::_refuse_dequantize", data, scale, dtype, layout_name);
+  }
   const Argument codes(data), scales(scale);
   const Dtype output_dtype = dtype.value_or(dtypes().bf16);
   const auto element = element_type(codes.dtype);

@@ -49,8 +49,11 @@ def plot(rows: list[dict[str, Any]], device_name: str, path: Path) -> bool:
     except ImportError:
         return False
     lines: dict[str, list[tuple[int, float]]] = {}
+    layouts: set[str] = set()  # names that end in one
     for row in filter(is_plain, rows):
         name = f"{row['backend']} {row.get('scale_layout', '')}".strip()
+        if row.get("scale_layout"):
+            layouts.add(name)
         lines.setdefault(name, []).append((row["bytes"], row["tb_s"]))
         lines.setdefault("copy", []).append((row["bytes"], row["tb_s"] / row["of_copy"]))
     fastest = max((y for points in lines.values() for _, y in points), default=0.0)
@@ -58,12 +61,20 @@ def plot(rows: list[dict[str, Any]], device_name: str, path: Path) -> bool:
     figure = Figure(figsize=(9, 5.5))
     FigureCanvasAgg(figure)
     axes = figure.subplots()
+    colors: dict[str, str] = {}
     for name, points in sorted(lines.items()):
         xs, ys = zip(*sorted(set(points)), strict=True)
-        style: dict[str, Any] = (
-            {"color": "black", "linestyle": "--"} if name == "copy" else {"marker": "."}
+        source, _, layout = name.partition(" ") if name in layouts else (name, "", "")
+        color = colors.setdefault(source, "black" if name == "copy" else f"C{len(colors)}")
+        style = {"swizzled_32_4_4": ":", "swizzled_8x4": "-."}.get(layout, "-")
+        axes.plot(
+            xs,
+            [y * factor for y in ys],
+            label=name,
+            color=color,
+            linestyle="--" if name == "copy" else style,
+            marker="" if name == "copy" else ".",
         )
-        axes.plot(xs, [y * factor for y in ys], label=name, **style)
     axes.set(xscale="log", xlabel="bytes moved", ylabel=unit, ylim=(0, None))
     axes.set_title(f"MXFP8 quantize, bfloat16, {device_name}")
     if lines:
