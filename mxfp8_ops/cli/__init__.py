@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 
 from .. import __version__
-from . import bench, info, verify
+from . import bench, convert, info, verify
 from .output import UsageError
 
-SUBCOMMANDS = (info, verify, bench)
+SUBCOMMANDS = (info, verify, bench, convert)
 
 
 def build_parser() -> argparse.ArgumentParser:
