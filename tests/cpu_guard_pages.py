@@ -1,6 +1,8 @@
 """Runs the native CPU kernels between guard pages; a process of its own, as a fault ends it.
 
-python tests/cpu_guard_pages.py ISA
+python tests/cpu_guard_pages.py ISA [LIBRARY]
+
+LIBRARY is another build of csrc/cpu; its kernels also get the adversarial blocks and every code here.
 """
 
 from __future__ import annotations
@@ -19,11 +21,12 @@ from cpu_raw import (
     library,
     pointers,
     set_isa,
+    use_library,
 )
 
 from mxfp8_ops import formats, reference
 from mxfp8_ops.formats import round_up
-from mxfp8_ops.testing import assert_same_bytes
+from mxfp8_ops.testing import adversarial_blocks, assert_same_bytes
 
 # Rows and columns around the sizes of blocks, groups of 16 blocks, tiles and strips.
 SIZES = [
@@ -110,7 +113,29 @@ def scales_and_back(rows: int, columns: int, layout: str, dtype: torch.dtype) ->
     run("mxfp8_cpu_unswizzle_raw", [tiles], [*sizes, number], (linear,), context)
 
 
+def every_value() -> None:
+    for dtype in formats.INPUT_DTYPES:
+        blocks = adversarial_blocks(dtype, random=300)
+        x = blocks[: blocks.shape[0] // 160 * 160].reshape(-1, 160)
+        for element, mode in itertools.product(ELEMENTS, formats.SCALING_MODES):
+            options = {"dtype": element, "scaling_mode": mode, "scale_layout": "linear"}
+            quantizers(x, 32, options, f"{dtype} {options}")
+    codes = torch.arange(256, dtype=torch.uint8)
+    scale = codes.unsqueeze(1).repeat(1, 8)
+    for number, element in enumerate(ELEMENTS):
+        data = codes.repeat(256, 1)
+        for index, output in enumerate(formats.OUTPUT_DTYPES):
+            expected = reference.dequantize(
+                data.view(element), scale.view(formats.SCALE_DTYPE), dtype=output
+            )
+            arguments = [*integers(256, 256), number, 0, index]
+            run("mxfp8_cpu_dequantize_raw", [data, scale], arguments, (expected,), str(output))
+
+
 def main() -> None:
+    if len(sys.argv) > 2:
+        use_library(sys.argv[2])
+        every_value()
     assert set_isa(sys.argv[1])
     torch.set_num_threads(1)
     # Each combination of the enums meets some size, and each size some of them.

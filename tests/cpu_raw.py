@@ -19,8 +19,17 @@ SLACK = 0xA5
 """Byte of the memory between an object and the other end of its pages."""
 
 
+_other: ctypes.CDLL | None = None
+
+
+def use_library(path: str) -> None:
+    """Take the C entries of another build of csrc/cpu."""
+    global _other
+    _other = ctypes.CDLL(path)
+
+
 def library() -> ctypes.CDLL:
-    lib = native.library("cpu")
+    lib = native.library("cpu") if _other is None else _other
     lib.mxfp8_cpu_isa.restype = ctypes.c_char_p
     return lib
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import shutil
 import subprocess
 import sys
 
@@ -94,9 +95,9 @@ def test_dequantize_every_code_under_every_scale(element, isa):
         )
 
 
-def test_memory_accesses_between_guard_pages(isa):
+def run_between_guard_pages(*arguments: str) -> None:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tests/cpu_guard_pages.py"), isa],
+        [sys.executable, str(ROOT / "tests/cpu_guard_pages.py"), *arguments],
         env=python_environment(),
         capture_output=True,
         text=True,
@@ -105,6 +106,31 @@ def test_memory_accesses_between_guard_pages(isa):
     # A negative code is a signal: a page that nobody may touch was touched.
     assert done.returncode == 0, f"{done.returncode}: {done.stdout}{done.stderr}"
     assert int(done.stdout.split()[0]) > 1000
+
+
+def test_memory_accesses_between_guard_pages(isa):
+    run_between_guard_pages(isa)
+
+
+@pytest.mark.skipif("avx2" not in AVAILABLE, reason="the emulation of AVX-512 needs AVX2")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ was not found")
+def test_avx512_kernels_by_emulation(tmp_path):
+    """Their bytes and memory accesses on a processor without AVX-512, intrinsics being functions."""
+    sources = [
+        *((ROOT / "csrc/cpu" / f"{n}.cpp") for n in ("c_api", "quantize", "dequantize", "storage")),
+        ROOT / "tests/native/only_avx512.cpp",
+    ]
+    flags = ["-std=c++17", "-O2", "-fPIC", "-ffp-contract=off", "-Wno-psabi", f"-I{ROOT / 'csrc'}"]
+    kernels, library = str(tmp_path / "kernels.o"), str(tmp_path / "libemulated.so")
+    emulation = ["-mavx2", "-mf16c", "-include", str(ROOT / "tests/native/emulated_avx512.h")]
+    source = str(ROOT / "csrc/cpu/kernels_avx512.cpp")
+    for command in (
+        ["g++", *flags, *emulation, "-c", source, "-o", kernels],
+        ["g++", *flags, "-shared", *map(str, sources), kernels, "-o", library],
+    ):
+        built = subprocess.run(command, capture_output=True, text=True)
+        assert built.returncode == 0, built.stderr[-4000:]
+    run_between_guard_pages("avx512", library)
 
 
 def test_guard_pages_stop_an_access():

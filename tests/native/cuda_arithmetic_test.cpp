@@ -1,5 +1,6 @@
 // csrc/cuda/arithmetic.h on the host: index arithmetic against plain division, and the folded scale
 // rule against that of mxfp8.h, which mxfp8_test.cpp proves.
+#include <initializer_list>
 #include <vector>
 
 #include "check.h"

@@ -2,6 +2,8 @@
 // and every product is exact. Every 16-bit amax, scale byte and code; fp32 where its rules turn.
 #include "mxfp8.h"
 
+#include <initializer_list>
+
 #include "check.h"
 
 namespace {
