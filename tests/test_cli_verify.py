@@ -254,6 +254,7 @@ def test_a_forced_backend_that_cannot_serve_is_a_reason(monkeypatch):
         (["--device", "cuda:99"], "cuda:99"),
         (["--device", "nonsense"], "got 'nonsense'"),
         (["--backend", "nonsense"], "must be one of cute_dsl, "),
+        (["--seed", "-1"], "got -1"),
         (["--report", "/no/such/folder/r.json"], "existing folder"),
     ],
 )

@@ -68,6 +68,8 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"--backend must be one of {valid}, got {name!r}")
     if args.report is not None and not args.report.resolve().parent.is_dir():
         raise UsageError(f"--report must be in an existing folder, got {args.report}")
+    if not 0 <= args.seed < 1 << 32:
+        raise UsageError(f"--seed must be 0 to 2**32 - 1, got {args.seed}")
     with _quiet_log():
         found, left_out = subjects(devices, names)
         checks = runner.make_checks(args.quick, args.large, args.seed)
