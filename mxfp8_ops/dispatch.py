@@ -73,7 +73,7 @@ _lock = threading.RLock()
 _reasons: dict[tuple[str, torch.device], str | None] = {}
 _routes: dict[tuple[str, torch.device], tuple[Backend, ...]] = {}
 # Of the first of the routes, where it has one.
-_replays: dict[tuple[str, torch.device], Callable[..., Any]] = {}
+_replays: dict[tuple[str, torch.device | None], Callable[..., Any]] = {}
 
 
 def _renew_lock() -> None:
@@ -182,8 +182,10 @@ def _dispatcher_kernel(operation: Operation) -> Callable[..., Any]:
     name, check, fake = operation.name, operation.check, operation.fake
 
     def dispatch(*args: Any, **kwargs: Any) -> Any:
-        device = args[0].device
-        replay = _replays.get((name, device))
+        device = getattr(
+            args[0], "device", None
+        )  # None for what is no tensor, which the check refuses
+        replay = _replays.get((name, device)) if device is not None else None
         if replay is not None:
             result = replay(*args, **kwargs)
             if result is not None:
@@ -191,6 +193,7 @@ def _dispatcher_kernel(operation: Operation) -> Callable[..., Any]:
         check(*args, **kwargs)
         if args[0].numel() == 0:
             return fake(*args, **kwargs)
+        device = args[0].device
         candidates = routes(name, device)
         for backend in candidates:
             reason = backend.unsupported_reason(name, *args, **kwargs)

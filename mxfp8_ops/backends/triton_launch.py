@@ -187,7 +187,7 @@ def make_plan(
     # would look up with the current device, in 1.5 us more.
     launch, index = functools.partial(compiled.run, programs, 1, 1), device.index
     function, metadata = compiled.function, compiled.packed_metadata
-    raw_stream = torch._C._cuda_getCurrentRawStream
+    raw_stream, empty = torch._C._cuda_getCurrentRawStream, _empty_strided_cuda
 
     def call_with_addresses(
         *inputs: torch.Tensor, outputs: Sequence[torch.Tensor] | None = None
@@ -195,7 +195,7 @@ def make_plan(
         if copy:
             inputs = tuple(t.contiguous() for t in inputs)
         if outputs is None:
-            outputs = allocate(specs, device)
+            outputs = allocate(specs, device) if empty is None else [empty(*spec) for spec in specs]
         addresses = [t.data_ptr() for t in outputs]
         if repeats > 1:
             addresses *= repeats
@@ -223,28 +223,28 @@ def _on_device(call: Plan, device: torch.device) -> Plan:
 
 
 def allocate(specs: Sequence[Spec], device: torch.device) -> list[torch.Tensor]:
-    """New uninitialised tensors on ``device``, which is current."""
-    if device.type == "cuda" and _empty_strided_cuda is not None:
-        return [_empty_strided_cuda(*spec) for spec in specs]
+    """New uninitialised tensors."""
     return [torch.empty_strided(*s, dtype=d, device=device) for *s, d in specs]
 
 
-# Allocation in code that Inductor generates: 0.9 us where torch.empty_strided takes 1.5. Private.
+# Allocation on the current device in code that Inductor generates: 1.4 us where torch.empty_strided
+# takes 2.5. Private.
 _empty_strided_cuda = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
 
 
 def _key(operation: str, args: Sequence[torch.Tensor], kwargs: dict[str, Any]) -> Hashable:
     first = args[0]
     signature = (first.device, first.dtype, first.shape, first.stride(), first.data_ptr() & 15)
-    if len(args) == 1:
-        return (operation, signature, *kwargs.items())
     more = [(t.shape, t.stride(), t.data_ptr() & 15) for t in args[1:]]
-    return (operation, signature, *more, *kwargs.items())
+    return (operation, *signature, *more, *kwargs.items())
 
 
 def replay(operation: str, *args: torch.Tensor, **kwargs: Any) -> Any:
     """Serve a call whose like was served before, and hence checked; None where there was none."""
-    plan = _plans.get(_key(operation, args, kwargs))
+    try:
+        plan = _plans.get(_key(operation, args, kwargs))
+    except AttributeError:  # an argument is no tensor: the check says so
+        return None
     return None if plan is None else plan(*args)
 
 
