@@ -7,7 +7,7 @@ JOBS ?= 2
 
 NATIVE_SOURCES := $(wildcard csrc/*.h csrc/cpu/*)
 
-.PHONY: install demo test test-xpu test-flashinfer test-packaging lint format bench docs clean
+.PHONY: install demo test test-xpu test-flashinfer test-checkpoints test-packaging lint format bench docs clean
 
 install: $(VENV)/.installed
 
@@ -34,6 +34,10 @@ test-xpu: install
 # The cute_dsl backend against the real flashinfer-python, in an environment of its own: about 1.4 GB.
 test-flashinfer:
 	PYTHON=$(PYTHON) TORCH="$(TORCH)" scripts/test_flashinfer.sh
+
+# Converted checkpoints read by the real compressed-tensors, which is installed for this alone, and transformers.
+test-checkpoints: install
+	scripts/test_checkpoints.sh $(BIN)/python
 
 # sdist and wheels: built, checked, installed into an environment of their own and run there.
 test-packaging: install
