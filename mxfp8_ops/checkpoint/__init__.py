@@ -5,8 +5,8 @@
 package compressed-tensors, or with this one, and compares it with the original.
 """
 
-from .check import CheckedTensor, check
-from .convert import convert
+from .checker import CheckedTensor, check
+from .converter import convert
 from .errors import CheckpointError
 from .plan import Options, Plan, make_plan
 from .targets import TARGETS

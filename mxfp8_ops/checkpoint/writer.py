@@ -7,6 +7,7 @@ to a multiple of 8, then the tensors without gaps.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -94,13 +95,26 @@ class Writer:
         try:
             descriptor = os.open(self._partial, os.O_RDWR | os.O_CREAT, 0o666)
             self._file = os.fdopen(descriptor, "r+b")
-            self._lock()
+        except OSError as error:
+            raise self._failure(error) from None
+        self._lock()
+        try:
             self._file.truncate(0)
             self._file.truncate(self._size)
             self._file.write(self._header)
+            self._file.flush()
         except OSError as error:
-            raise CheckpointError(f"{self._path} cannot be written: {describe(error)}") from None
+            self._give_up()
+            raise self._failure(error) from None
         return self
+
+    def _failure(self, error: OSError) -> CheckpointError:
+        return CheckpointError(f"{self._path} cannot be written: {describe(error)}")
+
+    def _give_up(self) -> None:
+        self._partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # what is still in the buffer has no place to go
+            self._file.close()
 
     def _lock(self) -> None:
         """Refuse to write into a file that another process is writing."""
@@ -125,7 +139,7 @@ class Writer:
             self._file.seek(len(self._header) + place + first_row * row_bytes)
             self._file.write(content.data)
         except OSError as error:
-            raise CheckpointError(f"{self._path} cannot be written: {describe(error)}") from None
+            raise self._failure(error) from None
 
     def __exit__(
         self,
@@ -133,15 +147,14 @@ class Writer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if kind is not None:
+            self._give_up()
+            return
         try:
-            if kind is None:
-                self._file.flush()
-                os.fsync(self._file.fileno())
-                self._partial.replace(self._path)
-        except OSError as problem:
-            kind = OSError
-            raise CheckpointError(f"{self._path} cannot be written: {describe(problem)}") from None
-        finally:
-            if kind is not None:
-                self._partial.unlink(missing_ok=True)
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._partial.replace(self._path)
             self._file.close()
+        except OSError as problem:
+            self._give_up()
+            raise self._failure(problem) from None

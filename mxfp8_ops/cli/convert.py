@@ -10,8 +10,8 @@ from typing import Any
 
 from .. import dispatch, formats
 from ..checkpoint import CheckedTensor, CheckpointError, Options, Plan, check, convert, make_plan
-from ..checkpoint.check import READERS
-from ..checkpoint.convert import output_bytes
+from ..checkpoint.checker import READERS
+from ..checkpoint.converter import output_bytes
 from ..checkpoint.report import plot
 from ..checkpoint.select import DEFAULT_EXCLUDE
 from ..checkpoint.source import TensorInfo
