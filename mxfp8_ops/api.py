@@ -212,19 +212,17 @@ class BackendTable(tuple[BackendStatus, ...]):
 def backends(device: torch.device | str | None = None) -> BackendTable:
     """Every backend for ``device``, or for all devices of this machine: available, or why not.
 
-    Backends come in the order of preference, those that do not belong to the device last.
+    Backends come in the order of preference, those that do not belong to the device last. None is chosen
+    where MXFP8_OPS_BACKEND names what cannot serve; the call then says why.
     """
     rows = []
     for target in platform.devices() if device is None else [torch.device(device)]:
         order = dispatch.preference(target)
-        try:
-            chosen = dispatch.routes("quantize", target)[0].name
-        except RuntimeError:
-            chosen = None  # MXFP8_OPS_BACKEND names a backend that cannot serve this device
+        serving = [backend.name for backend in dispatch.served_by("quantize", target)[0]]
         for name in sorted(dispatch.BACKENDS, key=lambda n: order.index(n) if n in order else 99):
             backend = dispatch.BACKENDS[name]
             reason = dispatch.unavailable_reason(backend, target)
-            rows.append(BackendStatus(target, name, reason, name == chosen, backend.deviation))
+            rows.append(BackendStatus(target, name, reason, name in serving[:1], backend.deviation))
     return BackendTable(rows)
 
 

@@ -50,7 +50,7 @@ class Settings:
     """The environment, read once on import.
 
     ``MXFP8_OPS_BACKEND`` names the backend of every operation that the backend has an op for;
-    ``MXFP8_OPS_STRICT=1`` leaves out backends that deviate from docs/numerics.md.
+    ``MXFP8_OPS_STRICT=1`` leaves backends that deviate from docs/numerics.md out of the automatic choice.
     """
 
     backend: str | None
@@ -130,6 +130,14 @@ def routes(operation: str, device: torch.device) -> tuple[Backend, ...]:
     key = (operation, device)
     found = _routes.get(key)
     return _resolve(key) if found is None else found
+
+
+def served_by(operation: str, device: torch.device) -> tuple[tuple[Backend, ...], str | None]:
+    """``routes`` and None, or nothing and the sentence why what MXFP8_OPS_BACKEND names cannot serve."""
+    try:
+        return routes(operation, device), None
+    except (BackendUnavailableError, ValueError) as error:
+        return (), str(error)
 
 
 def _resolve(key: tuple[str, torch.device]) -> tuple[Backend, ...]:

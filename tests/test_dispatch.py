@@ -141,6 +141,30 @@ def test_strict_leaves_out_a_backend_that_deviates(fresh):
     assert_same_bytes(kernel(X), EXPECTED)
 
 
+def test_a_named_backend_serves_under_strict_though_it_deviates(fresh):
+    served = []
+
+    def launch(*args, **kwargs):
+        served.append(1)
+        return reference.quantize(*args, **kwargs)
+
+    kernel = use(fresh, backend("cute_dsl", launch, deviation="non-finite blocks come back finite"))
+    fresh.setattr(dispatch, "SETTINGS", dispatch.Settings("cute_dsl", True))
+    assert_same_bytes(kernel(X), EXPECTED)
+    assert served == [1]
+
+
+@pytest.mark.parametrize("name", ["bogus", "cute_dsl"])
+def test_the_table_has_no_chosen_backend_where_the_named_one_cannot_serve(fresh, name):
+    fresh.setattr(dispatch, "SETTINGS", dispatch.Settings(name, False))
+    table = mxfp8_ops.backends("cpu")
+    assert {row.name for row in table} == set(dispatch.BACKENDS)
+    assert not any(row.chosen for row in table)
+    backends, reason = dispatch.served_by("quantize", X.device)
+    assert backends == ()
+    assert repr(name) in reason
+
+
 def test_empty_input_launches_nothing(fresh):
     data, scale = use(fresh, backend("cuda", never))(torch.empty(0, 64))
     assert data.shape == (0, 64)

@@ -163,7 +163,7 @@ def _backends() -> list[dict[str, Any]]:
     for device in _devices():
         order = _answer(dispatch.preference, device)
         order = order if isinstance(order, tuple) else ()
-        chosen = _answer(_route, "quantize", device)
+        serving = _answer(_route, "quantize", device)
         for name in (*order, *(n for n in dispatch.BACKENDS if n not in order)):
             backend = dispatch.BACKENDS[name]
             reason = _answer(dispatch.unavailable_reason, backend, device)
@@ -173,11 +173,12 @@ def _backends() -> list[dict[str, Any]]:
                     "name": name,
                     "in_order": name in order,
                     "reason": reason,
-                    "chosen": name == chosen[0],
+                    "chosen": isinstance(serving, list) and name == serving[0],
                 }
             )
     return rows
 
 
-def _route(operation: str, device: torch.device) -> list[str]:
-    return [backend.name for backend in dispatch.routes(operation, device)]
+def _route(operation: str, device: torch.device) -> list[str] | str:
+    backends, reason = dispatch.served_by(operation, device)
+    return [backend.name for backend in backends] if reason is None else reason

@@ -147,8 +147,4 @@ def subjects(
 def _reason(name: str, device: torch.device) -> str | None:
     if name != DISPATCHER:
         return dispatch.unavailable_reason(dispatch.BACKENDS[name], device)
-    try:
-        dispatch.routes("quantize", device)
-    except (RuntimeError, ValueError) as error:  # MXFP8_OPS_BACKEND names what cannot serve
-        return str(error)
-    return None
+    return dispatch.served_by("quantize", device)[1]
