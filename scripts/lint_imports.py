@@ -28,6 +28,7 @@ FLOORS = (
     ("", 5),
 )
 OPTIONAL = {
+    "compressed_tensors",
     "cutlass",
     "flashinfer",
     "intel_extension_for_pytorch",

@@ -112,7 +112,7 @@ def test_reasons_to_leave(tmp_path):
     assert reasons["lm_head.weight"] == "excluded by 'lm_head'"
     assert reasons["model.layers.0.mlp.gate.weight"] == "excluded by '*.gate'"
     assert reasons["model.layers.0.mlp.odd.weight"] == "K = 40 is no multiple of 32"
-    assert reasons["model.layers.0.mlp.experts.gate_up_proj"] == "not a weight"
+    assert reasons["model.layers.0.mlp.experts.gate_up_proj"] == "fused experts"
     assert reasons["model.layers.0.input_layernorm.weight"] == "1-dimensional"
     assert reasons["mask.weight"] == "of type BOOL"
     assert reasons["nothing.weight"] == "empty"
@@ -155,6 +155,7 @@ IGNORED = [
     "lm_head",
     "mask",
     "model.embed_tokens",
+    "model.layers.0.mlp.experts",
     "model.layers.0.mlp.gate",
     "model.layers.0.mlp.odd",
     "nothing",

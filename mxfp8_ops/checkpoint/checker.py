@@ -15,7 +15,7 @@ from .. import api, formats
 from .errors import CheckpointError
 from .output import REPORT, read_report
 from .report import Totals
-from .source import TensorInfo, opened, pieces, read_tensors
+from .source import TensorInfo, opened, pieces, read_json, read_metadata, read_tensors
 from .targets import TARGETS
 
 READERS = ("compressed-tensors", "mxfp8_ops")
@@ -50,10 +50,11 @@ class CheckedTensor:
 def check(
     output: str | Path, source: str | Path | None = None, reader: str = "compressed-tensors"
 ) -> list[CheckedTensor]:
-    """Read what ``convert`` wrote and compare every quantized tensor with the original.
+    """Read what ``convert`` wrote and compare every tensor with the original.
 
-    An element may differ from the original by half a unit in the last place of its code: by
-    ``max(|x| / 16, scale * 2**-10)``, and in the floor and even modes, which saturate, by ``|x| / 8``.
+    Copied tensors must have the same bytes. An element of a quantized one may differ by half a unit in the
+    last place of its code: by ``max(|x| / 16, scale * 2**-10)``, and in the floor and even modes, which
+    saturate, by ``|x| / 8``.
 
     Args:
         output: the converted file or folder.
@@ -62,7 +63,7 @@ def check(
             does, from config.json and the tensors alone; ``"mxfp8_ops"`` with this one.
 
     Returns:
-        One row for each quantized tensor.
+        One row for each quantized tensor, and for each copied one that is not as in the original.
 
     Raises:
         CheckpointError: the result or the original cannot be read, or the reader is not there.
@@ -90,8 +91,6 @@ def check(
     saturates = report["fingerprint"]["scaling_mode"] in ("floor", "even")
     checked, headers = [], {}
     for row in report["tensors"]:
-        if row["reason"] is not None:
-            continue
         file = path / row["file"] if is_folder else path
         before = original / row["file"] if original.is_dir() else original
         for place in (file, before):
@@ -100,6 +99,11 @@ def check(
         info = headers[before].get(row["name"])
         if info is None:
             raise CheckpointError(f"{before} does not contain {row['name']!r}")
+        if row["reason"] is not None:
+            problem = _copy_problem(before, file, info, headers[file].get(info.name))
+            if problem is not None:
+                checked.append(CheckedTensor(info.name, None, 0, problem))
+            continue
         scale_name = target.scale_name(row["name"])
         problem = _problem(headers[file], info, scale_name)
         if problem is not None:
@@ -115,16 +119,33 @@ def _problem(found: dict[str, TensorInfo], info: TensorInfo, scale_name: str) ->
         TensorInfo(info.name, "F8_E4M3", info.shape),
         TensorInfo(scale_name, "U8", (info.shape[0], columns)),
     )
-    for wanted in expected:
-        got = found.get(wanted.name)
-        if got is None:
-            return f"{wanted.name} is missing"
-        if got != wanted:
-            return (
-                f"{wanted.name} is {got.dtype} {list(got.shape)}, "
-                f"expected {wanted.dtype} {list(wanted.shape)}"
-            )
+    problems = (_header_problem(wanted, found.get(wanted.name)) for wanted in expected)
+    return next((problem for problem in problems if problem is not None), None)
+
+
+def _header_problem(wanted: TensorInfo, got: TensorInfo | None) -> str | None:
+    if got is None:
+        return f"{wanted.name} is missing"
+    if got != wanted:
+        return (
+            f"{wanted.name} is {got.dtype} {list(got.shape)}, "
+            f"expected {wanted.dtype} {list(wanted.shape)}"
+        )
     return None
+
+
+def _copy_problem(
+    before: Path, after: Path, info: TensorInfo, got: TensorInfo | None
+) -> str | None:
+    problem = _header_problem(info, got)
+    if problem is not None or info.numel == 0:
+        return problem
+    pairs = zip(pieces(before, info, _PIECE), pieces(after, info, _PIECE), strict=True)
+    same = all(
+        torch.equal(*(t.contiguous().reshape(-1).view(torch.uint8) for t in (x, y)))
+        for (_, x), (_, y) in pairs
+    )
+    return None if same else f"{info.name} was copied and has other bytes than the original"
 
 
 def _compare(
@@ -158,9 +179,12 @@ def _dequantize(data: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 
 def _quantization_config(path: Path) -> dict[str, Any]:
     if path.is_dir():
-        return json.loads((path / "config.json").read_text())["quantization_config"]
-    with opened(path) as file:
-        return json.loads(file.metadata()["quantization_config"])
+        config = read_json(path / "config.json").get("quantization_config")
+    else:
+        config = json.loads(read_metadata(path).get("quantization_config", "null"))
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{path} has no quantization_config")
+    return config
 
 
 def _compressed_tensors(config: dict[str, Any]) -> Decompress:

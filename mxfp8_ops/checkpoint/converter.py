@@ -22,7 +22,7 @@ from .output import Output
 from .plan import Options, Plan, make_plan
 from .report import TensorReport, Totals
 from .source import TensorInfo, pieces, read_metadata
-from .writer import Writer, describe, item_size, replace_file
+from .writer import Writer, describe, item_size, partial_path, replace_file
 
 # Bytes of x that are quantized at once: temporaries take about ten times as much on the way.
 _PIECE_CPU = 4 << 20
@@ -177,10 +177,13 @@ def _finish(plan: Plan, target: Output) -> dict[str, Any]:
         replace_file(target.root / source.index, _json(_index(plan)))
     for name in source.others:
         to = target.root / name
+        partial = partial_path(to)
         try:
             to.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source.root / name, to)
+            shutil.copyfile(source.root / name, partial)
+            partial.replace(to)
         except OSError as error:
+            partial.unlink(missing_ok=True)
             raise CheckpointError(f"{name} cannot be copied to {to}: {describe(error)}") from None
     if source.config is not None:
         for name, content in plan.target.other_files(ignored).items():
@@ -191,6 +194,7 @@ def _finish(plan: Plan, target: Output) -> dict[str, Any]:
         "source": str(plan.path.resolve()),
         "output": str(target.output),
         "fingerprint": plan.fingerprint(),
+        "sizes": target.sizes(),
         "ignored": ignored,
         "warnings": plan.warnings(),
         "tensors": rows,

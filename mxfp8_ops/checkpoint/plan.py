@@ -10,7 +10,14 @@ from typing import Any
 from .. import formats
 from .._version import __version__
 from .errors import CheckpointError
-from .select import DEFAULT_EXCLUDE, reason_to_leave, split_fusions
+from .select import (
+    DEFAULT_EXCLUDE,
+    is_fused_experts,
+    module_of,
+    names_within,
+    reason_to_leave,
+    split_fusions,
+)
 from .source import Source, TensorInfo
 from .targets import TARGETS, Target
 
@@ -67,13 +74,11 @@ class Plan:
                 yield file, info, self.reasons[file][name]
 
     def modules(self, quantized: bool) -> set[str]:
-        """Names of the modules with a matrix as weight that are, or are not, quantized."""
+        """Names of the modules with matrices that are, or are not, quantized."""
         return {
-            info.name.removesuffix(".weight")
+            module
             for _, info, reason in self.tensors()
-            if info.name.endswith(".weight")
-            and len(info.shape) == 2
-            and (reason is None) is quantized
+            if (reason is None) is quantized and (module := module_of(info)) is not None
         }
 
     def ignored(self) -> list[str]:
@@ -82,7 +87,22 @@ class Plan:
 
     def warnings(self) -> list[str]:
         """Sentences on choices that engines may not load."""
-        return split_fusions(self.modules(quantized=True), self.modules(quantized=False))
+        quantized, left = self.modules(quantized=True), self.modules(quantized=False)
+        problems = split_fusions(quantized, left)
+        if self.target.excludes_substrings:
+            problems += names_within(quantized, set(self.ignored()))
+        fused = [i for _, i, _ in self.tensors() if is_fused_experts(i)]
+        if fused:
+            problems.append(
+                f"{len(fused)} tensors of fused experts, such as {fused[0].name}, were copied: "
+                "experts are quantized where each has matrices of its own"
+            )
+        for _, info, _ in self.tensors():
+            if info.dtype.startswith("F8_") and module_of(info) is not None:
+                problems.append(
+                    f"{info.name} is {info.dtype} already and was copied without a scale"
+                )
+        return problems
 
     def fingerprint(self) -> dict[str, Any]:
         """Everything that decides the bytes of the result."""

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from .errors import CheckpointError
+
 # The slowest rank's files may take hours longer than the fastest one's.
 _PATIENCE = timedelta(days=7)
 
@@ -24,11 +26,21 @@ class Group:
         return list(files[self.rank :: self.size])
 
     def barrier(self) -> None:
-        """Wait for all ranks."""
+        """Wait for all ranks; CheckpointError where one of them has gone."""
         if self.size > 1:
             import torch.distributed
 
-            torch.distributed.barrier()
+            try:
+                torch.distributed.barrier()
+            except RuntimeError:  # the connection to a process that gave up
+                raise CheckpointError(
+                    f"rank {self.rank} stops because another rank has failed; its message says why"
+                ) from None
+
+
+def is_first() -> bool:
+    """Whether this process is the one that talks to the user."""
+    return int(os.environ.get("WORLD_SIZE", "1")) == 1 or os.environ.get("RANK", "0") == "0"
 
 
 @contextlib.contextmanager
@@ -42,7 +54,12 @@ def joined() -> Iterator[Group]:
 
     started = not torch.distributed.is_initialized()
     if started:
-        torch.distributed.init_process_group("gloo", timeout=_PATIENCE)
+        try:
+            torch.distributed.init_process_group("gloo", timeout=_PATIENCE)
+        except (RuntimeError, ValueError) as error:
+            raise CheckpointError(
+                f"WORLD_SIZE is {size}, but the ranks do not find one another: {error}"
+            ) from None
     try:
         yield Group(torch.distributed.get_rank(), torch.distributed.get_world_size())
     finally:

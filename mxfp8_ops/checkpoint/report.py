@@ -100,7 +100,7 @@ def plot(report: dict[str, Any], path: Path) -> None:
         axes.plot(*zip(*points, strict=True), ".", label=kind)
     axes.set(xlabel="quantized tensor", ylabel="signal to noise, dB")
     axes.set_title(f"{Path(report['source']).name}: {len(rows)} tensors in MXFP8")
-    if len(groups) <= 16:
+    if 0 < len(groups) <= 16:
         axes.legend(fontsize=7, ncols=2)
     axes.grid(alpha=0.3)
     figure.tight_layout()

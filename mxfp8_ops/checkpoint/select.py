@@ -34,6 +34,8 @@ def reason_to_leave(info: TensorInfo, include: Sequence[str], exclude: Sequence[
         include: patterns (``fnmatch``) of module names; where there are any, one has to match.
         exclude: patterns of module names, none of which may match.
     """
+    if is_fused_experts(info):
+        return "fused experts"
     if not info.name.endswith(".weight"):
         return "not a weight"
     if len(info.shape) != 2:
@@ -51,6 +53,30 @@ def reason_to_leave(info: TensorInfo, include: Sequence[str], exclude: Sequence[
     if info.shape[1] % BLOCK_SIZE != 0:
         return f"K = {info.shape[1]} is no multiple of {BLOCK_SIZE}"
     return None
+
+
+def module_of(info: TensorInfo) -> str | None:
+    """The module whose matrix, or whose experts' matrices in one tensor, this is; else None."""
+    if info.name.endswith(".weight"):
+        return info.name.removesuffix(".weight") if len(info.shape) in (2, 3) else None
+    return info.name.rpartition(".")[0] or None if is_fused_experts(info) else None
+
+
+def is_fused_experts(info: TensorInfo) -> bool:
+    """Whether this holds the matrices of all experts of a layer, transposed or not as the model has it."""
+    named = "expert" in info.name or not info.name.endswith(".weight")
+    return named and len(info.shape) == 3 and info.dtype in QUANTIZABLE
+
+
+def names_within(quantized: set[str], left: set[str]) -> list[str]:
+    """Sentences on quantized modules whose name contains that of one that is left."""
+    return [
+        f"{module} is quantized, but vLLM leaves every module whose name contains {other}, "
+        "which is not quantized"
+        for module in sorted(quantized)
+        for other in sorted(left)
+        if other in module
+    ]
 
 
 def split_fusions(quantized: set[str], left: set[str]) -> list[str]:

@@ -14,6 +14,8 @@ import torch
 from .errors import CheckpointError
 
 INDEX_SUFFIX = ".safetensors.index.json"
+QUANTIZED_MARK = "hf_quant_config.json"
+"""ModelOpt's file, by which engines take a folder for quantized."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ class Source:
         names = sorted(p.name for p in path.glob("*.safetensors"))
         if not names:
             raise CheckpointError(f"{path} has no .safetensors file")
-        config = _read_json(path / "config.json")
+        config = read_json(path / "config.json")
         files = {name: read_tensors(path / name) for name in names}
         indices = sorted(p.name for p in path.glob(f"*{INDEX_SUFFIX}"))
         if len(indices) > 1:
@@ -138,11 +140,16 @@ class Source:
                 f"{path} has {len(names)} .safetensors files and no *{INDEX_SUFFIX}: which belong "
                 "together is not known"
             )
+        if (path / QUANTIZED_MARK).exists():
+            raise CheckpointError(
+                f"{path} is quantized already: it has {QUANTIZED_MARK}; "
+                "convert the original in bfloat16, float16 or float32"
+            )
         written = {*names, *indices, "config.json"}
         others = sorted(
             p.relative_to(path).as_posix()
             for p in path.rglob("*")
-            if p.is_file()
+            if _is_file(p)
             and p.relative_to(path).as_posix() not in written
             # Weights in another format would be a second copy of the model, and not a quantized one.
             and p.suffix not in (".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".ot")
@@ -169,7 +176,14 @@ class Source:
         return found
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _is_file(path: Path) -> bool:
+    if path.is_symlink() and not path.exists():
+        raise CheckpointError(f"{path} is a link to {path.readlink()}, which does not exist")
+    return path.is_file()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A file that holds a JSON object."""
     try:
         value = json.loads(path.read_text())
     except FileNotFoundError:
@@ -183,11 +197,11 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _match_index(path: Path, files: dict[str, dict[str, TensorInfo]]) -> None:
     """Compare an index with the files; files that it does not name are left out."""
-    weight_map = _read_json(path).get("weight_map")
+    weight_map = read_json(path).get("weight_map")
     if not isinstance(weight_map, dict):
         raise CheckpointError(f"{path} has no weight_map")
     for name, file in weight_map.items():
-        if file not in files:
+        if not isinstance(file, str) or file not in files:
             raise CheckpointError(f"{path} names the file {file!r}, which is missing")
         if name not in files[file]:
             raise CheckpointError(f"{path} places {name!r} in {file!r}, which does not contain it")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._version import __version__
+from .source import QUANTIZED_MARK
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class Target:
         scale_suffix: the scale of ``<module>.weight`` is ``<module>.<scale_suffix>``.
         config: names of the modules that are not quantized to ``quantization_config`` of config.json.
         other_files: the same to the contents of further JSON files.
+        excludes_substrings: whether a reader leaves every module whose name contains an ignored one.
     """
 
     name: str
@@ -26,6 +28,7 @@ class Target:
     scale_suffix: str
     config: Callable[[Sequence[str]], dict[str, Any]]
     other_files: Callable[[Sequence[str]], dict[str, Any]] = lambda ignore: {}
+    excludes_substrings: bool = False
 
     def scale_name(self, weight: str) -> str:
         """Name of the scale that belongs to the tensor ``weight``."""
@@ -77,7 +80,7 @@ def _modelopt_files(ignore: Sequence[str]) -> dict[str, Any]:
         "kv_cache_quant_algo": None,  # both of these keys are required, empty or not
         "exclude_modules": list(ignore),
     }
-    return {"hf_quant_config.json": {"producer": _PRODUCER, "quantization": quantization}}
+    return {QUANTIZED_MARK: {"producer": _PRODUCER, "quantization": quantization}}
 
 
 def _mxfp8(ignore: Sequence[str]) -> dict[str, Any]:
@@ -95,7 +98,7 @@ TARGETS = {
     target.name: target
     for target in (
         Target("compressed-tensors", "vLLM, transformers", "weight_scale", _compressed_tensors),
-        Target("modelopt", "vLLM", "weight_scale", _modelopt, _modelopt_files),
+        Target("modelopt", "vLLM", "weight_scale", _modelopt, _modelopt_files, True),
         Target("mxfp8", "SGLang", "weight_scale_inv", _mxfp8),
     )
 }

@@ -12,6 +12,7 @@ from .. import dispatch, formats
 from ..checkpoint import CheckedTensor, CheckpointError, Options, Plan, check, convert, make_plan
 from ..checkpoint.checker import READERS
 from ..checkpoint.converter import output_bytes
+from ..checkpoint.ranks import is_first
 from ..checkpoint.report import plot
 from ..checkpoint.select import DEFAULT_EXCLUDE
 from ..checkpoint.source import TensorInfo
@@ -134,6 +135,8 @@ def _convert(args: argparse.Namespace, options: Options) -> int:
         report = convert(
             args.input, args.output, options, overwrite=args.overwrite, progress=report_step
         )
+    if not is_first():
+        return 0
     if args.report is not None:
         try:
             args.report.mkdir(parents=True, exist_ok=True)
