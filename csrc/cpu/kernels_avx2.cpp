@@ -2,6 +2,7 @@
 // conversion to it (F16C) then aligns exponent and subnormals with the codes, which are the high
 // bits of the fp16 pattern. About 65 instructions for a block of 32.
 #include "block_kernels.h"
+#include "dequantize_avx2.h"
 
 namespace mxfp8::cpu {
 namespace {
@@ -262,8 +263,8 @@ const Kernels& kernels_avx2() {
       {{quantize_tile_lanes<kB, k4>, quantize_tile_lanes<kB, k5>},
        {quantize_tile_lanes<kH, k4>, quantize_tile_lanes<kH, k5>},
        {quantize_tile_lanes<kF, k4>, quantize_tile_lanes<kF, k5>}},
-      {{dequantize_blocks<k4, kB>, dequantize_blocks<k4, kH>, dequantize_blocks<k4, kF>},
-       {dequantize_blocks<k5, kB>, dequantize_blocks<k5, kH>, dequantize_blocks<k5, kF>}}};
+      {{dequantize_lanes<k4, kB>, dequantize_lanes<k4, kH>, dequantize_lanes<k4, kF>},
+       {dequantize_lanes<k5, kB>, dequantize_lanes<k5, kH>, dequantize_lanes<k5, kF>}}};
   return kTable;
 }
 
