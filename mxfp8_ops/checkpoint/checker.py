@@ -167,8 +167,11 @@ def _compare(
                 scale.view(torch.float8_e8m0fnu).float().repeat_interleave(formats.BLOCK_SIZE, -1)
             )
             allowed = torch.maximum(exact.abs() / (8 if saturates else 16), step * 2.0**-10)
-            finite = (scale != formats.E8M0_NAN).repeat_interleave(formats.BLOCK_SIZE, -1)
-            outside += int((((back - exact).abs() > allowed) & finite).sum())
+            # From the original: a scale or an element that was damaged into a NaN must not hide itself.
+            blocks = exact.isfinite().unflatten(-1, (-1, formats.BLOCK_SIZE)).all(-1)
+            finite = blocks.repeat_interleave(formats.BLOCK_SIZE, -1)
+            outside += int((~((back - exact).abs() <= allowed) & finite).sum())
+            outside += int(((scale != formats.E8M0_NAN) & ~blocks).sum()) * formats.BLOCK_SIZE
             totals.add_pair(exact, back, finite)
     return CheckedTensor(info.name, totals.snr_db(), outside)
 

@@ -21,7 +21,7 @@ from .errors import CheckpointError
 from .output import Output
 from .plan import Options, Plan, make_plan
 from .report import TensorReport, Totals
-from .source import TensorInfo, pieces, read_metadata
+from .source import TensorInfo, pieces, read_json, read_metadata
 from .writer import Writer, describe, item_size, partial_path, replace_file
 
 # Bytes of x that are quantized at once: temporaries take about ten times as much on the way.
@@ -73,6 +73,11 @@ def convert(
         CheckpointError: something cannot be read or written, or belongs to another conversion.
     """
     plan = make_plan(input, options)
+    if not any(reason is None for _, _, reason in plan.tensors()):
+        raise CheckpointError(
+            f"{input} has no weight to quantize: its {sum(1 for _ in plan.tensors())} tensors are all "
+            "left as they are; a dry run gives the reasons"
+        )
     target = Output.of(plan, Path(output))
     with ranks.joined() as group:
         if group.rank == 0:
@@ -174,7 +179,7 @@ def _finish(plan: Plan, target: Output) -> dict[str, Any]:
     ignored, source = plan.ignored(), plan.source
     rows = [asdict(row) for file in sorted(source.files) for row in target.rows_of(file)]
     if source.index is not None:
-        replace_file(target.root / source.index, _json(_index(plan)))
+        replace_file(target.root / source.index, _json(_index(plan, source.root / source.index)))
     for name in source.others:
         to = target.root / name
         partial = partial_path(to)
@@ -204,14 +209,16 @@ def _finish(plan: Plan, target: Output) -> dict[str, Any]:
     return report
 
 
-def _index(plan: Plan) -> dict[str, Any]:
+def _index(plan: Plan, original: Path) -> dict[str, Any]:
     weight_map, total = {}, 0
     for file, info, reason in plan.tensors():
         weight_map[info.name] = file
         if reason is None:
             weight_map[plan.target.scale_name(info.name)] = file
         total += output_bytes(info, reason)
-    return {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
+    metadata = read_json(original).get("metadata")
+    metadata = {**(metadata if isinstance(metadata, dict) else {}), "total_size": total}
+    return {"metadata": metadata, "weight_map": dict(sorted(weight_map.items()))}
 
 
 def output_bytes(info: TensorInfo, reason: str | None) -> int:

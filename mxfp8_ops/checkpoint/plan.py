@@ -53,6 +53,9 @@ class Options:
             if getattr(self, name) not in allowed:
                 known = ", ".join(repr(a) for a in allowed)
                 raise ValueError(f"{name} must be one of {known}, got {getattr(self, name)!r}")
+        for name in ("include", "exclude"):
+            if isinstance(getattr(self, name), str):  # its letters would be the patterns
+                raise ValueError(f"{name} must be a tuple of patterns, got {getattr(self, name)!r}")
         if self.jobs < 1:
             raise ValueError(f"jobs must be at least 1, got {self.jobs}")
 
@@ -123,7 +126,7 @@ def make_plan(input: str | Path, options: Options | None = None) -> Plan:
         options: how to convert; None means ``Options()``.
 
     Raises:
-        CheckpointError: ``input`` cannot be read, is quantized, or has no weight to quantize.
+        CheckpointError: ``input`` cannot be read or is quantized.
     """
     options, path = options or Options(), Path(input)
     source = Source.open(path)
@@ -134,11 +137,6 @@ def make_plan(input: str | Path, options: Options | None = None) -> Plan:
     }
     plan = Plan(path, source, TARGETS[options.target], options, reasons)
     names = {info.name for _, info, _ in plan.tensors()}
-    if not plan.modules(quantized=True):
-        raise CheckpointError(
-            f"{path} has no weight to quantize: its {len(names)} tensors are all left as they are; "
-            "a dry run gives the reasons"
-        )
     for module in plan.modules(quantized=True):
         scale = plan.target.scale_name(f"{module}.weight")
         if scale in names:

@@ -168,9 +168,12 @@ class Source:
                 )
 
     def fingerprint(self) -> dict[str, list[int]]:
-        """Size and modification time, in ns, of every safetensors file."""
+        """Size and modification time, in ns, of every file that is read."""
         found = {}
-        for name in self.files:
+        names = [*self.files, *self.others]
+        if self.config is not None:
+            names += ["config.json", *([self.index] if self.index else [])]
+        for name in names:
             status = (self.root / name).stat()
             found[name] = [status.st_size, status.st_mtime_ns]
         return found

@@ -125,10 +125,21 @@ class Writer:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self._file.close()
-            raise CheckpointError(f"another process is writing {self._path}") from None
+            is_ours = False
         except OSError:  # a file system without locks
             return
+        else:
+            is_ours = self._is_still_there()
+        if not is_ours:
+            self._file.close()
+            raise CheckpointError(f"another process is writing {self._path}")
+
+    def _is_still_there(self) -> bool:
+        """Whether no other process has finished, and so renamed, the file between open and lock."""
+        try:
+            return os.path.samestat(os.fstat(self._file.fileno()), self._partial.stat())
+        except FileNotFoundError:
+            return False
 
     def write(self, name: str, first_row: int, rows: torch.Tensor) -> None:
         """Write consecutive rows of the tensor ``name``; a scalar is written whole."""
