@@ -64,9 +64,11 @@ inline std::optional<ScaleLayout> scale_layout(const std::string& name) {
   return std::nullopt;
 }
 
-// What the shim says of a tensor, asked for once.
+// What the shim says of a tensor, asked for once. An undefined tensor, which is what None becomes
+// beside a tensor that chose the kernel, has a dtype that no operation takes.
 struct Argument {
   explicit Argument(const Tensor& tensor) {
+    if (!tensor.defined()) return;
     TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(tensor.get(), &dim));
     TORCH_ERROR_CODE_CHECK(aoti_torch_get_numel(tensor.get(), &numel));
     TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor.get(), &dtype));
@@ -80,10 +82,10 @@ struct Argument {
   int64_t stride(int64_t from_end) const { return dim < from_end ? 0 : strides[dim - from_end]; }
   int64_t batch_dimensions() const { return dim > 2 ? dim - 2 : 0; }
 
-  int64_t dim, numel;
-  Dtype dtype;
-  int32_t device_type, device_index;
-  int64_t *sizes, *strides;
+  int64_t dim = 0, numel = 0;
+  Dtype dtype = -1;
+  int32_t device_type = -1, device_index = -1;
+  int64_t *sizes = nullptr, *strides = nullptr;
 };
 
 // A new contiguous tensor [*first `batch` sizes of `like`, rows, columns] on its device, without

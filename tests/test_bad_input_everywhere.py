@@ -121,7 +121,7 @@ def test_while_tracing(call):
         assert expected[1] in traced[1], traced[1]
 
 
-@pytest.mark.parametrize("backend", [None, "torch"])
+@pytest.mark.parametrize("backend", [None, *CPU_BACKENDS])
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -144,7 +144,7 @@ def test_values_of_a_wrong_type(name, value, backend):
         mxfp8_ops.quantize(arguments.pop("input"), **arguments, backend=backend)
 
 
-@pytest.mark.parametrize("backend", [None, "torch"])
+@pytest.mark.parametrize("backend", [None, *CPU_BACKENDS])
 def test_none_for_a_tensor(backend):
     data, scale = mxfp8_ops.quantize(torch.zeros(2, 32))
     for call, name in (

@@ -65,6 +65,13 @@ def test_adversarial_blocks(backend, input_dtype, dtype, scaling_mode):
     testing.assert_same_bytes(actual, on_gpu, "reference on the GPU")
 
 
+def test_none_for_a_tensor(backend):
+    data, scale = reference.quantize(torch.zeros(2, 32, device="cuda"))
+    for name, pair in (("data", (None, scale)), ("scale", (data, None))):
+        with pytest.raises(ValueError, match=f"{name} must be a torch.Tensor, got None"):
+            op("dequantize", backend)(*pair)
+
+
 def inputs():
     generator = torch.Generator().manual_seed(0)
 

@@ -176,6 +176,8 @@ def test_binding_refuses_in_the_words_of_the_check(op):
         ("quantize", (x[:, :33],), {}),
         ("quantize", (x.double(),), {}),
         ("quantize", (torch.tensor(1.0),), {}),
+        ("dequantize", (data, None), {}),
+        ("dequantize", (None, scale), {}),
         ("dequantize", (data, scale[:3]), {}),
         ("dequantize", (data, scale.view(torch.uint8)), {}),
         ("dequantize", (data, scale), {"dtype": torch.float64}),
