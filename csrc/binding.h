@@ -13,6 +13,10 @@
 
 #include "mxfp8.h"
 
+// In torch 2.13 and newer: weak, so null in older ones.
+extern "C" __attribute__((weak, visibility("default"))) const char*
+torch_exception_get_what_without_backtrace();
+
 namespace mxfp8::binding {
 
 using torch::stable::Tensor;
@@ -88,6 +92,12 @@ struct Argument {
   int64_t *sizes = nullptr, *strides = nullptr;
 };
 
+// Why the last call of the shim failed; older torches print it and do not tell.
+inline std::string last_error() {
+  const auto tell = torch_exception_get_what_without_backtrace;
+  return tell ? tell() : "out of memory, or its size overflows";
+}
+
 // A new contiguous tensor [*first `batch` sizes of `like`, rows, columns] on its device, without
 // rows if they are < 0.
 inline Tensor allocate(const Argument& like, int64_t batch, int64_t rows, int64_t columns,
@@ -105,8 +115,12 @@ inline Tensor allocate(const Argument& like, int64_t batch, int64_t rows, int64_
     stride *= sizes[d] > 1 ? sizes[d] : 1;
   }
   AtenTensorHandle handle;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(dim, sizes, strides, dtype, like.device_type,
-                                                  like.device_index, &handle));
+  if (aoti_torch_empty_strided(dim, sizes, strides, dtype, like.device_type, like.device_index,
+                               &handle) != AOTI_TORCH_SUCCESS) {
+    // Serving engines look for torch's words in it, such as "CUDA out of memory".
+    throw std::runtime_error("a result of " + std::to_string(sizes[dim - 1]) +
+                             " columns could not be allocated: " + last_error());
+  }
   return Tensor(handle);
 }
 

@@ -39,7 +39,11 @@ def preference(device: torch.device) -> tuple[str, ...]:
     if device.type == "cuda":
         if platform.is_rocm():
             return ("triton", "torch")
-        if platform.compute_capability(platform.device_index(device)) >= (10, 0):
+        try:
+            capability = platform.compute_capability(platform.device_index(device))
+        except Exception:  # no GPU, or a broken driver: the reasons of the backends tell
+            capability = (0, 0)
+        if capability >= (10, 0):
             return ("cute_dsl", "cuda", "triton", "torch")
         return ("cuda", "triton", "torch")
     return ("torch",)
@@ -190,9 +194,8 @@ def _dispatcher_kernel(operation: Operation) -> Callable[..., Any]:
     name, check, fake = operation.name, operation.check, operation.fake
 
     def dispatch(*args: Any, **kwargs: Any) -> Any:
-        device = getattr(
-            args[0], "device", None
-        )  # None for what is no tensor, which the check refuses
+        # None for what is no tensor, which the check refuses.
+        device = getattr(args[0], "device", None)
         replay = _replays.get((name, device)) if device is not None else None
         if replay is not None:
             result = replay(*args, **kwargs)

@@ -1,5 +1,7 @@
 """Exceptions raised by mxfp8_ops."""
 
+from __future__ import annotations
+
 
 class BackendUnavailableError(RuntimeError):
     """A backend that was asked for by name cannot serve the call.
@@ -13,3 +15,7 @@ class BackendUnavailableError(RuntimeError):
         super().__init__(f"backend '{backend}' is not available: {reason}")
         self.backend = backend
         self.reason = reason
+
+    def __reduce__(self) -> tuple[type[BackendUnavailableError], tuple[str, str]]:
+        # An exception is pickled by its message alone, and worker processes send theirs to the parent.
+        return type(self), (self.backend, self.reason)

@@ -111,6 +111,8 @@ def _require_tensor(what: str, value: Any) -> None:
     # The dispatcher of torch passes None on where a schema asks for a tensor.
     if not isinstance(value, torch.Tensor):
         raise ValueError(f"{what} must be a torch.Tensor, got {value!r}")
+    if value.layout != torch.strided:
+        raise ValueError(f"{what} must be dense, of layout torch.strided, got {value.layout}")
 
 
 def _require_member(what: str, value: Any, allowed: Sequence[Any]) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from cases import cpu_ops
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import mxfp8_ops
+from mxfp8_ops.ops import OPERATIONS
 
 E8 = torch.float8_e8m0fnu
 F8 = torch.float8_e4m3fn
@@ -98,6 +100,17 @@ def test_the_sentence_is_in_the_error_while_tracing(case):
 def test_unknown_backend_lists_the_valid_ones():
     with pytest.raises(ValueError, match=r"'torch'.*got 'rocm'"):
         mxfp8_ops.quantize(x(2, 32), backend="rocm")
+
+
+@pytest.mark.parametrize("convert", ["to_sparse", "to_sparse_csr", "to_mkldnn"])
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_tensors_that_are_not_dense_are_refused(convert):
+    """Their dispatch keys have no native kernel, so that every op comes to its default one."""
+    other = getattr(torch.ones(4, 32), convert)()
+    for backend in cpu_ops("quantize"):
+        for name in ("quantize", "quantize_both"):
+            text = message(lambda b=backend, n=name: OPERATIONS[n].op(b)(other))
+            assert text == f"input must be dense, of layout torch.strided, got {other.layout}"
 
 
 def test_scale_on_another_device_is_refused():

@@ -165,3 +165,8 @@ def test_environment_names_the_instruction_set(name):
     code = "import sys; sys.path.insert(0, 'tests'); import cpu_raw; print(cpu_raw.current_isa())"
     chosen = check_python(code, MXFP8_OPS_CPU_ISA=name).strip()
     assert chosen == (name if name in AVAILABLE else AVAILABLE[0])
+
+
+def test_a_result_that_does_not_fit_is_an_error_with_the_words_of_torch():
+    with pytest.raises(RuntimeError, match=r"could not be allocated: .*memory"):
+        torch.ops.mxfp8.quantize_cpu(torch.ones(1, 32), alignment=1 << 60)

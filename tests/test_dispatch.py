@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 
 import pytest
 import torch
@@ -39,6 +40,23 @@ def use(fresh, *backends):
 
 X = torch.randn(3, 64)
 EXPECTED = reference.quantize(X)
+
+
+def test_errors_come_back_from_worker_processes():
+    error = pickle.loads(pickle.dumps(BackendUnavailableError("cuda", "it is too old")))
+    assert (error.backend, error.reason) == ("cuda", "it is too old")
+    assert str(error) == "backend 'cuda' is not available: it is too old"
+
+
+def test_backends_of_a_device_that_does_not_answer(fresh):
+    def broken(index):
+        raise RuntimeError("no driver")
+
+    fresh.setattr(platform, "compute_capability", broken)
+    reasons = {row.name: row.reason for row in mxfp8_ops.backends("cuda:0")}
+    assert "no driver" in reasons["cute_dsl"]
+    assert reasons["cuda"] is not None
+    assert reasons["torch"] is None
 
 
 def never(*args, **kwargs):

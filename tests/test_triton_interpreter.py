@@ -23,6 +23,7 @@ SCRIPT = Path(__file__).with_name("triton_interpreted.py")
         ("shapes", 45),
         ("columns", 126),
         ("modes", 24),
+        ("replays", 5),
     ],
 )
 def test_interpreted_kernels_give_reference_bytes(section, calls):

@@ -165,7 +165,27 @@ def modes() -> int:
     return count
 
 
-SECTIONS = {f.__name__: f for f in (numerics, maxima, dequantize, shapes, columns, modes)}
+def replays() -> int:
+    """A call like an earlier one is not checked again, so only a valid one may be taken for one."""
+    data, scale = reference.quantize(torch.randn(4, 64))
+    launch["dequantize"](data, scale)
+    count = 0
+    for bad in (
+        scale.view(torch.uint8),
+        torch.empty(scale.shape, dtype=scale.dtype, device="meta"),
+        scale.view(torch.uint8).to_sparse(),
+        None,
+    ):
+        assert triton_launch.replay("dequantize", data, bad) is None
+        count += 1
+    return count + same(
+        triton_launch.replay("dequantize", data, scale),
+        reference.dequantize(data, scale),
+        "replayed",
+    )
+
+
+SECTIONS = {f.__name__: f for f in (numerics, maxima, dequantize, shapes, columns, modes, replays)}
 
 if __name__ == "__main__":
     triton_launch.allocate = _allocate_poisoned

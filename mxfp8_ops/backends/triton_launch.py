@@ -235,7 +235,8 @@ _empty_strided_cuda = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", No
 def _key(operation: str, args: Sequence[torch.Tensor], kwargs: dict[str, Any]) -> Hashable:
     first = args[0]
     signature = (first.device, first.dtype, first.shape, first.stride(), first.data_ptr() & 15)
-    more = [(t.shape, t.stride(), t.data_ptr() & 15) for t in args[1:]]
+    # Device and dtype of each: a replayed call is not checked, and a kernel believes its pointers.
+    more = [(t.device, t.dtype, t.shape, t.stride(), t.data_ptr() & 15) for t in args[1:]]
     return (operation, *signature, *more, *kwargs.items())
 
 
@@ -243,7 +244,7 @@ def replay(operation: str, *args: torch.Tensor, **kwargs: Any) -> Any:
     """Serve a call whose like was served before, and hence checked; None where there was none."""
     try:
         plan = _plans.get(_key(operation, args, kwargs))
-    except AttributeError:  # an argument is no tensor: the check says so
+    except (AttributeError, RuntimeError):  # no tensor, or one without strides: the check says so
         return None
     return None if plan is None else plan(*args)
 

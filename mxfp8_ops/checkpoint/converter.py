@@ -106,7 +106,7 @@ def _convert_files(plan: Plan, target: Output, files: list[str], progress: Progr
             stop.set()
             raise
 
-    with ThreadPoolExecutor(plan.options.jobs) as pool:
+    with ThreadPoolExecutor(plan.options.jobs, "mxfp8_ops.convert") as pool:
         futures = [pool.submit(work, file) for file in files]
         try:
             wait(futures, return_when=FIRST_EXCEPTION)
