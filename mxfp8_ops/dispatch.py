@@ -107,7 +107,7 @@ def unavailable_reason(backend: Backend, device: torch.device) -> str | None:
             if key not in _reasons:
                 try:
                     _reasons[key] = backend.unavailable_reason(device)
-                except Exception as error:  # a broken package may raise anything
+                except (Exception, SystemExit) as error:  # a broken package may raise anything
                     _reasons[key] = f"its probe failed with {type(error).__name__}: {error}"
     return _reasons[key]
 

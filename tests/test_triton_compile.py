@@ -33,4 +33,4 @@ def results():
 def test_assembly(results, target):
     result = results[target]
     assert result.returncode == 0, result.stderr[-3000:]
-    assert int(result.stdout) == 20
+    assert int(result.stdout) == (40 if target.startswith("gfx") else 20)

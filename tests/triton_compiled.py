@@ -4,6 +4,7 @@ A process for each target (Triton 3.6 fixes its AMD conversion table on the firs
 Usage: ``python triton_compiled.py TARGET``; prints the number of kernels, exits 1 with problems.
 """
 
+import itertools
 import os
 import re
 import sys
@@ -37,6 +38,10 @@ FORBIDDEN = {
     "cuda": (r"\.ftz", r"\bex2\.", r"\blg2\.", r"\bdiv\.(full|rn|approx)", r"\brcp\."),
     "hip": (r"scratch_store", r"v_exp_f32", r"v_log_f32", r"v_rcp_f32", r"v_div_fixup_f32"),
 }
+# What Triton tells the compiler of a pointer: that it is aligned and, on AMD, that its storage has less
+# than 2 GiB, which makes buffer instructions of accesses with 64-bit offsets too.
+ALIGNED = ["tt.divisibility", 16]
+PROMISES = {"cuda": [[ALIGNED]], "hip": [[ALIGNED], [ALIGNED, ["tt.pointer_range", 32]]]}
 POINTERS = {"data_ptr": "u8", "scale_ptr": "u8", "data_t_ptr": "u8", "scale_t_ptr": "u8"}
 
 
@@ -70,15 +75,15 @@ def variants(cast):
             yield "dequantize tiles", kernels.dequantize_tiles_kernel, pointers, constants, 2, True
 
 
-def compile_for(target, kernel, pointers, constants, warps):
-    """The assembly of one variant, with the promise that pointers are aligned to 16 bytes."""
+def compile_for(target, kernel, pointers, constants, warps, promises):
+    """The assembly of one variant, with ``promises`` about every pointer."""
     signature, attributes = {}, {}
     for i, parameter in enumerate(kernel.params):
         if parameter.name in constants:
             signature[parameter.name] = "constexpr"
         elif parameter.name in pointers:
             signature[parameter.name] = "*" + pointers[parameter.name]
-            attributes[(i,)] = [["tt.divisibility", 16]]
+            attributes[(i,)] = promises
         else:
             signature[parameter.name] = parameter.annotation_type
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
@@ -90,10 +95,12 @@ def main(name):
     vendor, architecture, lanes, cast, conversion = TARGETS[name]
     target = GPUTarget(vendor, architecture, lanes)
     problems, count = [], 0
-    for what, kernel, pointers, constants, warps, wide in variants(cast):
-        text = compile_for(target, kernel, pointers, constants, warps)
+    for (what, kernel, pointers, constants, warps, wide), promises in itertools.product(
+        variants(cast), PROMISES[vendor]
+    ):
+        text = compile_for(target, kernel, pointers, constants, warps, promises)
         count += 1
-        label = f"{what} {pointers.get('x_ptr') or pointers.get('out_ptr')} {constants}"
+        label = f"{what} {pointers.get('x_ptr') or pointers.get('out_ptr')} {constants} {promises}"
         required = [*WIDE[vendor]] if wide else [WIDE[vendor][0]]
         if conversion and not what.startswith("dequantize"):
             required.append(conversion)

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from .. import formats, platform
-from ..errors import BackendUnavailableError
+from ..errors import BackendUnavailableError, is_device_fault
 from ..formats import BLOCK_SIZE, SCALE_DTYPE, SCALE_LAYOUTS
 from . import Backend
 
@@ -267,9 +267,9 @@ def _call(
         if len(shape) != 2:
             data = data.view(data_shape)
         return data, scale.view(SCALE_DTYPE).view(*scale_shape)
-    except (torch.OutOfMemoryError, torch.AcceleratorError):
-        raise  # the fault of the device or of an earlier kernel: another backend would meet it too
     except Exception as error:
+        if is_device_fault(error):
+            raise
         reason = f"mxfp8_quantize of flashinfer {found.version} failed with {_describe(error)}"
         raise BackendUnavailableError("cute_dsl", reason) from error
 

@@ -79,7 +79,13 @@ def _cast(device_type: str, index: int) -> str:
 
 def _fnuz_is_exact(index: int) -> bool:
     """Whether gfx942's FNUZ conversion of half the value gives the software codes, for all of bf16."""
-    patterns = torch.arange(1 << 16, dtype=torch.int32, device=f"cuda:{index}").to(torch.int16)
+    device = torch.device("cuda", index)
+    if triton_launch.is_capturing(device):  # the comparison waits for the device
+        raise RuntimeError(
+            f"the FNUZ conversion cannot be checked while a CUDA graph is being captured; "
+            f"{triton_launch.WARM_UP}"
+        )
+    patterns = torch.arange(1 << 16, dtype=torch.int32, device=device).to(torch.int16)
     x = patterns.view(torch.bfloat16).reshape(-1, BLOCK_SIZE)
     try:
         for element in formats.ELEMENT_FORMATS:

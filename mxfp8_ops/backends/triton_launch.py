@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..errors import BackendUnavailableError
+from .. import platform
+from ..errors import BackendUnavailableError, is_device_fault
 
 Plan = Callable[..., Any]
 """A call worked out: ``plan(*inputs)`` returns new outputs, ``plan(*inputs, outputs=...)`` fills them."""
@@ -91,6 +92,14 @@ def guard(device: torch.device) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext()
 
 
+WARM_UP = "call mxfp8_ops.warmup(), or this operation once with the same arguments, before"
+
+
+def is_capturing(device: torch.device) -> bool:
+    """Whether the current stream of ``device`` is recorded into a CUDA graph."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     """``tensor`` with a type that Triton's pointers can have."""
     if tensor.dtype == torch.bfloat16:
@@ -98,12 +107,17 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.view(torch.uint8) if tensor.dtype.itemsize == 1 else tensor
 
 
+def _is_short(tensor: torch.Tensor) -> bool:
+    """Whether Triton promises its AMD compiler that offsets into ``tensor`` fit 32 bits."""
+    return platform.is_rocm() and tensor.untyped_storage().nbytes() < 1 << 31
+
+
 def _compile(variant: Variant, pointers: Sequence[torch.Tensor]) -> Any:
     """The compiled kernel, to be indexed by its grid; kept by everything that selects a variant."""
     device = pointers[0].device
     if device.type == "cpu":
         return getattr(kernels(), variant.kernel)
-    types = tuple((p.dtype, p.data_ptr() % 16 == 0) for p in pointers)
+    types = tuple((p.dtype, p.data_ptr() % 16 == 0, _is_short(p)) for p in pointers)
     key = (variant.kernel, device, types, tuple(variant.constants.values()), variant.warps)
     compiled = _variants.get(key)
     if compiled is not None:
@@ -128,11 +142,12 @@ def _compile_new(variant: Variant, pointers: Sequence[torch.Tensor]) -> Any:
             compiled = compiled.result()
         compiled[(1, 1, 1)]  # loads it, which fails where the device lacks the resources
     except Exception as error:
-        if pointers[0].is_cuda and torch.cuda.is_current_stream_capturing():
+        if is_device_fault(error):
+            raise
+        if is_capturing(pointers[0].device):
             raise RuntimeError(
                 f"{variant.kernel} could not be compiled while a CUDA graph is being captured "
-                f"({error}); call mxfp8_ops.warmup(), or this operation once with the same arguments, "
-                "before"
+                f"({error}); {WARM_UP}"
             ) from error
         raise BackendUnavailableError(
             "triton", f"{variant.kernel} failed to compile: {type(error).__name__}: {error}"
