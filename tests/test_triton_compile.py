@@ -16,11 +16,19 @@ SCRIPT = Path(__file__).with_name("triton_compiled.py")
 TARGETS = ("gfx90a", "gfx942", "gfx950", "gfx1201", "sm_80", "sm_90", "sm_100", "sm_120")
 
 
+def _start(*arguments, **variables):
+    path = os.pathsep.join([str(SCRIPT.parents[1]), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": path, **variables}
+    for name in {"TRITON_INTERPRET", "TRITON_CACHE_DIR"} - variables.keys():
+        environment.pop(name, None)
+    command = [sys.executable, "-W", "ignore", str(SCRIPT), *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
+
+
 def _compile(target):
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(SCRIPT.parents[1]), *sys.path]))
-    environment.pop("TRITON_INTERPRET", None)
-    command = [sys.executable, "-W", "ignore", str(SCRIPT), target]
-    return subprocess.run(command, capture_output=True, text=True, env=environment)
+    process = _start(target)
+    return (*process.communicate(), process.returncode)
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +39,15 @@ def results():
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_assembly(results, target):
-    result = results[target]
-    assert result.returncode == 0, result.stderr[-3000:]
-    assert int(result.stdout) == (40 if target.startswith("gfx") else 20)
+    output, errors, code = results[target]
+    assert code == 0, errors[-3000:]
+    assert int(output) == (40 if target.startswith("gfx") else 20)
+
+
+def test_cold_processes_share_a_cache(tmp_path):
+    """As the ranks of a node do when a job starts."""
+    ranks = [_start("sm_90", "2", TRITON_CACHE_DIR=str(tmp_path)) for _ in range(8)]
+    for rank in ranks:
+        output, errors = rank.communicate()
+        assert (rank.returncode, output) == (0, "2\n"), errors[-3000:]
+    assert len(list(tmp_path.rglob("*.ptx"))) == 2

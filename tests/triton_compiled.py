@@ -1,7 +1,7 @@
 """Compile the Triton kernels for one GPU without having it, and check the assembly.
 
 A process for each target (Triton 3.6 fixes its AMD conversion table on the first target that it sees).
-Usage: ``python triton_compiled.py TARGET``; prints the number of kernels, exits 1 with problems.
+Usage: ``python triton_compiled.py TARGET [LIMIT]``; prints the number of kernels, exits 1 with problems.
 """
 
 import itertools
@@ -10,8 +10,9 @@ import re
 import sys
 import tempfile
 
-os.environ["TRITON_ALWAYS_COMPILE"] = "1"
-os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp(prefix="mxfp8-triton-")
+if "TRITON_CACHE_DIR" not in os.environ:
+    os.environ["TRITON_ALWAYS_COMPILE"] = "1"
+    os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp(prefix="mxfp8-triton-")
 
 import triton  # noqa: TID253
 from triton.backends.compiler import GPUTarget  # noqa: TID253
@@ -91,12 +92,12 @@ def compile_for(target, kernel, pointers, constants, warps, promises):
     return compiled.asm.get("amdgcn") or compiled.asm["ptx"]
 
 
-def main(name):
+def main(name, limit=None):
     vendor, architecture, lanes, cast, conversion = TARGETS[name]
     target = GPUTarget(vendor, architecture, lanes)
     problems, count = [], 0
     for (what, kernel, pointers, constants, warps, wide), promises in itertools.product(
-        variants(cast), PROMISES[vendor]
+        itertools.islice(variants(cast), limit), PROMISES[vendor]
     ):
         text = compile_for(target, kernel, pointers, constants, warps, promises)
         count += 1
@@ -115,4 +116,4 @@ def main(name):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1], *map(int, sys.argv[2:])))
