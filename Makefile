@@ -7,7 +7,7 @@ JOBS ?= 2
 
 NATIVE_SOURCES := $(wildcard csrc/*.h csrc/cpu/*)
 
-.PHONY: install demo test test-xpu test-flashinfer test-checkpoints test-packaging lint format bench docs clean
+.PHONY: install demo test test-xpu test-flashinfer test-checkpoints test-packaging test-processors lint format bench docs clean
 
 install: $(VENV)/.installed
 
@@ -42,6 +42,10 @@ test-checkpoints: install
 # sdist and wheels: built, checked, installed into an environment of their own and run there.
 test-packaging: install
 	scripts/test_packaging.sh $(BIN)/python
+
+# The CPU kernels for aarch64 under QEMU: 300 MB of Debian packages on the first run, which root installs.
+test-processors: install
+	scripts/test_processors.sh $(BIN)/python
 
 lint: install
 	$(BIN)/ruff check .
