@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 JOBS ?= 2
 
-NATIVE_SOURCES := $(wildcard csrc/*.h csrc/cpu/*)
+NATIVE_SOURCES := $(wildcard csrc/*.* csrc/cpu/*)
 
 .PHONY: install demo test test-xpu test-flashinfer test-checkpoints test-packaging test-processors lint format bench docs clean
 

@@ -36,6 +36,7 @@ COMMON_FLAGS = [
     "-O3",
     "-DTORCH_TARGET_VERSION=0x020b000000000000",
     f"-I{ROOT / 'csrc'}",
+    "-D__libc_single_threaded=mxfp8_single_threaded",  # see csrc/old_systems.cpp
 ]
 # By file name; the choice among them is made at run time.
 ISA_FLAGS = {
@@ -83,6 +84,12 @@ def find_sycl() -> Path | None:
     return next((p for p in prefixes if (p / "include/sycl/sycl.hpp").exists()), None)
 
 
+def sources_of(name: str, pattern: str) -> list[Path]:
+    """Files to compile for the library ``name``; the one that all share counts as C++."""
+    shared = [ROOT / "csrc/old_systems.cpp"] if pattern == "*.cpp" else []
+    return [*shared, *sorted((ROOT / "csrc" / name).glob(pattern))]
+
+
 def cpu_commands(output: Path, work: Path) -> tuple[list[list[str]], list[str]]:
     compiler = find_cxx()
     directory = torch_directory()
@@ -95,7 +102,7 @@ def cpu_commands(output: Path, work: Path) -> tuple[list[list[str]], list[str]]:
     # Error messages name source files: the same bytes wherever the source lies.
     flags += [f"-ffile-prefix-map={ROOT}=.", f"-ffile-prefix-map={directory}=torch"]
     commands, objects = [], []
-    for source in sorted((ROOT / "csrc/cpu").glob("*.cpp")):
+    for source in sources_of("cpu", "*.cpp"):
         isa = next((name for name in ISA_FLAGS if source.stem.endswith(f"_{name}")), None)
         if isa and not x86:
             continue
@@ -130,9 +137,7 @@ def cuda_commands(output: Path, work: Path) -> tuple[list[list[str]], list[str]]
         "-w",
     ]
     commands, objects = [], []
-    for source in sorted((ROOT / "csrc/cuda").glob("*.c[up]*")):
-        if source.suffix == ".cuh":
-            continue
+    for source in (*sources_of("cuda", "*.cpp"), *sources_of("cuda", "*.cu")):
         target = work / f"cuda_{source.stem}.o"
         commands.append([nvcc, *flags, *include_flags, "-c", str(source), "-o", str(target)])
         objects.append(str(target))
@@ -152,7 +157,7 @@ def xpu_commands(output: Path, work: Path) -> tuple[list[list[str]], list[str]]:
     # The assembler embeds the kernels' source, which SYCL's runtime compiles for the GPU that it finds.
     flags += [f"-isystem{sycl / 'include'}", f"-Wa,-I{ROOT / 'csrc'}"]
     commands, objects = [], []
-    for source in sorted((ROOT / "csrc/xpu").glob("*.cpp")):
+    for source in sources_of("xpu", "*.cpp"):
         target = work / f"xpu_{source.stem}.o"
         commands.append([compiler, *flags, "-c", str(source), "-o", str(target)])
         objects.append(str(target))

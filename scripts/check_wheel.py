@@ -20,6 +20,9 @@ NEEDED = ("py.typed", "__main__.py", "cli/__init__.py", "benchmark/copy_kernels.
 # may be used, which later versions keep.
 STABLE_ABI = re.compile(r"(aoti_torch_|torch_)\w+")
 WEAK = {"_ITM_deregisterTMCloneTable", "_ITM_registerTMCloneTable", "__gmon_start__"}
+# Of manylinux_2_28, for which torch's own wheels are built. nvcc's runtime asks for more (2.34 on Debian 12).
+NEWEST = {"GLIBC": (2, 28), "GLIBCXX": (3, 4, 24), "CXXABI": (1, 3, 11)}
+LIMITED = ("libmxfp8_cpu.so",)
 SYSTEM_VERSION = re.compile(r"(GLIBC|GLIBCXX|CXXABI|GCC)_([0-9.]+)")
 
 
@@ -41,7 +44,7 @@ def foreign_symbols(library: Path) -> list[str]:
     ]
 
 
-def system_versions(library: Path) -> dict[str, str]:
+def system_versions(library: Path) -> dict[str, tuple[int, ...]]:
     """The newest version of each system interface that the library needs."""
     newest: dict[str, tuple[int, ...]] = {}
     for symbol in undefined_symbols(library):
@@ -49,7 +52,12 @@ def system_versions(library: Path) -> dict[str, str]:
         if match:
             version = tuple(int(part) for part in match[2].split("."))
             newest[match[1]] = max(newest.get(match[1], ()), version)
-    return {name: ".".join(map(str, version)) for name, version in sorted(newest.items())}
+    return dict(sorted(newest.items()))
+
+
+def dotted(version: tuple[int, ...]) -> str:
+    """A version as people write it."""
+    return ".".join(map(str, version))
 
 
 def problems(wheel: Path) -> list[str]:
@@ -69,7 +77,13 @@ def problems(wheel: Path) -> list[str]:
         for name in libraries:
             library = Path(archive.extract(name, folder))
             found += [f"{name} uses {symbol}" for symbol in foreign_symbols(library)]
-            print(f"{name} needs {system_versions(library)}")
+            needs = system_versions(library)
+            print(f"{name} needs {', '.join(f'{n} {dotted(v)}' for n, v in needs.items())}")
+            found += [
+                f"{name} needs {n} {dotted(v)}, and torch's wheels need {dotted(NEWEST[n])}"
+                for n, v in needs.items()
+                if library.name in LIMITED and v > NEWEST.get(n, v)
+            ]
     return found
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds sdist and wheels, checks them, and runs an installed wheel outside the source tree.
 #
-#   scripts/test_packaging.sh [PYTHON]      a Python with torch, setuptools, wheel, build and twine
+#   scripts/test_packaging.sh [PYTHON]      a Python with torch and the extra [package]
 #
 # The new environment takes torch from PYTHON's through a .pth file, so nothing is downloaded.
 set -euo pipefail
@@ -26,8 +26,13 @@ say "wheel of the tree built"
 MXFP8_OPS_NATIVE=0 build --wheel --outdir "$work/pure" "$work/tree"
 say "pure Python wheel built"
 
-"$PYTHON" -m twine check --strict "$work"/dist/* "$work"/pure/*
+# torch, which the libraries find by being loaded after it, stays outside the wheel.
+PATH="$(dirname "$PYTHON"):$PATH" "$PYTHON" -m auditwheel repair --exclude 'libtorch*' -w "$work/manylinux" "$work"/dist/*.whl 2>"$work/log" || { cat "$work/log"; exit 1; }
+say "tagged for PyPI: $(basename "$work"/manylinux/*.whl)"
+
+"$PYTHON" -m twine check --strict "$work"/dist/* "$work"/manylinux/* "$work"/pure/*
 "$PYTHON" scripts/check_wheel.py "$work"/dist/*.whl "$work"/from_tree/*.whl
+"$PYTHON" scripts/check_wheel.py "$work"/manylinux/*.whl
 "$PYTHON" scripts/check_wheel.py "$work"/pure/*-py3-none-any.whl
 tar tzf "$work"/dist/*.tar.gz >"$work/names"
 for needed in csrc/mxfp8.h csrc/cuda/binding.cpp tests/cases.py benchmarks/gpu.py scripts/check_wheel.py \
@@ -37,7 +42,7 @@ done
 
 # Two environments: the wheel with native code, and the pure one.
 site=$("$PYTHON" -c 'import pathlib, torch; print(pathlib.Path(torch.__file__).parents[1])')
-for kind in dist pure; do
+for kind in manylinux pure; do
     venv=$work/venv_$kind
     "$PYTHON" -m venv --without-pip "$venv"
     echo "$site" >"$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch.pth"
@@ -45,12 +50,12 @@ for kind in dist pure; do
         --no-deps --no-index --force-reinstall "$work/$kind"/*.whl
 done
 cd /
-where=$("$work/venv_dist/bin/python" -c 'import mxfp8_ops; print(mxfp8_ops.__file__)')
-case $where in "$work"/venv_dist/*) ;; *) echo "imported from $where"; exit 1 ;; esac
+where=$("$work/venv_manylinux/bin/python" -c 'import mxfp8_ops; print(mxfp8_ops.__file__)')
+case $where in "$work"/venv_manylinux/*) ;; *) echo "imported from $where"; exit 1 ;; esac
 unset MXFP8_OPS_CUDA MXFP8_OPS_XPU MXFP8_OPS_NATIVE
-"$work/venv_dist/bin/mxfp8-ops" info
+"$work/venv_manylinux/bin/mxfp8-ops" info
 "$work/venv_pure/bin/mxfp8-ops" info --json >"$work/info.json"
 grep -q 'the native cpu library was not built with this installation' "$work/info.json"
 say "installed"
-"$work/venv_dist/bin/mxfp8-ops" verify --quick --device cpu --report "$work/report.json"
+"$work/venv_manylinux/bin/mxfp8-ops" verify --quick --device cpu --report "$work/report.json"
 say "verified"
