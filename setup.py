@@ -17,6 +17,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -80,7 +81,9 @@ def find_cxx() -> str | None:
 
 def find_sycl() -> Path | None:
     """Prefix of SYCL's headers and runtime: the one that torch uses before an installed oneAPI."""
-    prefixes = [Path(p) for p in (sys.prefix, os.environ.get("CMPLR_ROOT")) if p]
+    # Where pip puts a package's data: below sys.prefix, but not for Debian's Python or pip --user.
+    data = [sysconfig.get_path("data"), sysconfig.get_path("data", f"{os.name}_user")]
+    prefixes = [Path(p) for p in (sys.prefix, *data, os.environ.get("CMPLR_ROOT")) if p]
     return next((p for p in prefixes if (p / "include/sycl/sycl.hpp").exists()), None)
 
 

@@ -22,6 +22,7 @@ import torch
 from mxfp8_ops import dispatch
 from mxfp8_ops.benchmark import report
 from mxfp8_ops.benchmark.measure import Run, measure_shape, shapes_for
+from mxfp8_ops.cli import machine
 
 
 def summary(rows: list[dict[str, Any]], backends: list[str]) -> None:
@@ -78,12 +79,15 @@ def main() -> int:
     parser.add_argument("--backends", help="comma-separated; default: all that are available")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
     options = parser.parse_args()
-    if not torch.cuda.is_available():
-        print("this benchmark needs a CUDA or ROCm device, and torch sees none")
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None or accelerator.type not in ("cuda", "xpu"):
+        print("this benchmark needs a CUDA, ROCm or XPU device, and torch sees none")
         return 1
-    device = torch.device("cuda", torch.cuda.current_device())
+    device = torch.device(accelerator.type, torch.accelerator.current_device_index())
     backends = []
-    wanted = options.backends.split(",") if options.backends else ["triton", "cuda", "cute_dsl"]
+    wanted = (
+        options.backends.split(",") if options.backends else ["triton", "cuda", "cute_dsl", "xpu"]
+    )
     for name in wanted:
         reason = dispatch.unavailable_reason(dispatch.backend_named(name), device)
         if reason is None:
@@ -96,7 +100,7 @@ def main() -> int:
     for shape in shapes:
         measure_shape(run, shape, backends, others=not options.quick)
     summary(run.rows, backends)
-    record = report.record(torch.cuda.get_device_name(), time.time() - started, run.rows)
+    record = report.record(machine.device_name(device), time.time() - started, run.rows)
     report.write(options.output / "gpu.json", record)
     print(f"{record['seconds']} s, {record['device']}, torch {record['torch']}, {options.output}")
     return 0

@@ -23,12 +23,33 @@ class BackendUnavailableError(RuntimeError):
         return type(self), (self.backend, self.reason)
 
 
+# Drivers report these as a plain RuntimeError, through Triton or through torch's XPU code.
+_FULL = (
+    "out of memory",
+    "UR_RESULT_ERROR_OUT_OF_HOST_MEMORY",
+    "UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY",
+    "0x70000002",  # ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY
+    "0x70000003",  # ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY
+)
+_LOST = (
+    "illegal memory access",
+    "unspecified launch failure",
+    "UR_RESULT_ERROR_DEVICE_LOST",
+    "0x70000001",  # ZE_RESULT_ERROR_DEVICE_LOST
+)
+
+
+def is_lost_device(error: Exception) -> bool:
+    """Whether ``error`` says that the device answers no more in this process."""
+    return isinstance(error, torch.AcceleratorError) or any(w in str(error) for w in _LOST)
+
+
 def is_device_fault(error: Exception) -> bool:
     """Whether ``error`` tells of the device or of an earlier kernel, not of the backend that met it.
 
     Another backend would meet a full memory or an illegal address too, and callers that free memory
-    and try again need the error itself. Triton reports both as a plain RuntimeError.
+    and try again need the error itself.
     """
-    if isinstance(error, (torch.OutOfMemoryError, torch.AcceleratorError)):
+    if isinstance(error, torch.OutOfMemoryError) or is_lost_device(error):
         return True
-    return any(words in str(error) for words in ("out of memory", "illegal memory access"))
+    return any(words in str(error) for words in _FULL)

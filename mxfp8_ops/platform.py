@@ -42,6 +42,20 @@ def package_version(distribution: str) -> str | None:
         return None
 
 
+TRITON_DISTRIBUTIONS = (
+    "triton",
+    "triton-xpu",
+    "triton-rocm",
+    "pytorch-triton-xpu",
+    "pytorch-triton-rocm",
+)
+
+
+def triton_version() -> str | None:
+    """Version of the package ``triton``, which each vendor distributes under a name of its own."""
+    return next(filter(None, map(package_version, TRITON_DISTRIBUTIONS)), None)
+
+
 def has_module(name: str) -> bool:
     """Whether a top-level module can be found, without importing it."""
     return importlib.util.find_spec(name) is not None

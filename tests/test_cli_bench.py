@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
 import torch
 
-from mxfp8_ops import formats
+from mxfp8_ops import formats, platform
 from mxfp8_ops.benchmark import measure, peers, report, timing
 from mxfp8_ops.cli import bench, main
 
@@ -44,6 +45,53 @@ def test_json_on_stdout_writes_no_file(tmp_path, monkeypatch, capsys):
     record = json.loads(capsys.readouterr().out)
     assert record["device"]
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("device", "rocm", "properties", "size"),
+    [
+        ("cuda", False, {"L2_cache_size": 50 << 20}, 50 << 20),
+        ("cuda", True, {"L2_cache_size": 4 << 20}, 256 << 20),
+        ("xpu", False, {"last_level_cache_size": 384 << 20}, 384 << 20),
+        ("xpu", False, {"last_level_cache_size": 0}, 64 << 20),
+        ("xpu", False, {}, 64 << 20),
+    ],
+)
+def test_the_last_cache_before_memory(monkeypatch, device, rocm, properties, size):
+    monkeypatch.setattr(platform, "is_rocm", lambda: rocm)
+    found = types.SimpleNamespace(**properties)
+    monkeypatch.setattr(getattr(torch, device), "get_device_properties", lambda device: found)
+    assert timing.cache_bytes(torch.device(device)) == size
+
+
+def test_the_measured_device_is_the_current_one(monkeypatch, tmp_path):
+    entered = []
+
+    class Current:
+        def __init__(self, index):
+            self.index = index
+
+        def __enter__(self):
+            entered.append(self.index)
+
+        def __exit__(self, *error):
+            pass
+
+    monkeypatch.setattr(bench, "parse_device", lambda text: torch.device("xpu", 1))
+    monkeypatch.setattr(torch.accelerator, "device_index", Current)
+    monkeypatch.setattr(measure, "measure_shape", lambda *args, **options: None)
+    monkeypatch.setattr(bench.machine, "device_name", lambda device: "one of two")
+    assert main(["bench", "--device", "xpu:1", "--shapes", "1x32", "--output", str(tmp_path)]) == 0
+    assert entered == [1]
+
+
+def test_triton_has_a_name_for_each_vendor(monkeypatch):
+    versions = {"triton-xpu": "3.7.2"}
+    monkeypatch.setattr(platform, "package_version", versions.get)
+    assert platform.triton_version() == "3.7.2"
+    assert report.record("", 0, [])["triton"] == "3.7.2"
+    versions.clear()
+    assert platform.triton_version() is None
 
 
 def test_every_competitor_is_measured_without_quick():

@@ -16,7 +16,7 @@ from mxfp8_ops.errors import BackendUnavailableError
 from mxfp8_ops.ops import OPERATIONS
 from mxfp8_ops.verification import cases, compare, deviations, graphs, runner
 from mxfp8_ops.verification.runner import Check
-from mxfp8_ops.verification.subject import DISPATCHER, Subject, subjects
+from mxfp8_ops.verification.subject import DISPATCHER, NotApplicable, Subject, subjects
 
 CPU = torch.device("cpu")
 ALL = runner.make_checks(quick=True)
@@ -226,6 +226,15 @@ def test_nothing_runs_on_a_device_that_is_lost():
     [result] = runner.run([Subject(CPU, "torch")], [Check("c", "", steps)], lambda step: None)
     assert (result.done, result.failed) == (1, 1)
     assert list(result.skipped.values()) == [1]
+
+
+def test_unknown_free_memory_is_no_failure(monkeypatch):
+    def refuse(device):
+        raise RuntimeError("The device (Intel(R) Arc(TM) Graphics) doesn't support querying it")
+
+    monkeypatch.setattr(torch.xpu, "mem_get_info", refuse)
+    with pytest.raises(NotApplicable, match="free memory of xpu:0 is not known"):
+        graphs._require_memory(torch.device("xpu", 0))
 
 
 def test_without_a_compiler_torch_compile_is_not_run_and_the_reason_kept(monkeypatch):

@@ -245,8 +245,8 @@ class Refuse:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in {packages!r}:
             raise ImportError(name)
+import torch  # which itself looks for triton
 sys.meta_path.insert(0, Refuse())
-import torch
 from mxfp8_ops.compat import flashinfer, sglang, vllm
 vllm.mxfp8_e4m3_quantize(torch.randn(4, 64))
 assert not torch.cuda.is_initialized()

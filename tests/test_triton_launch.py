@@ -4,8 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from cases import ELEMENTS
 
-from mxfp8_ops import errors, platform
+from mxfp8_ops import errors, platform, reference
 from mxfp8_ops.backends import triton, triton_launch
 
 VARIANT = triton_launch.Variant("kernel", 1, (), {"PDL": False})
@@ -44,12 +45,49 @@ def test_a_kernel_for_less_than_2_gib_does_not_serve_more(compile_with, monkeypa
 
 
 @pytest.mark.parametrize(
+    ("device", "rocm", "warps", "most"),
+    [
+        ("cuda", False, 4, 2**31 - 1),
+        ("cuda", True, 2, 2**25 - 1),  # HIP takes fewer than 2**32 threads, 64 in a wave
+        ("xpu", False, 2, 2**25 - 1),
+    ],
+)
+def test_a_grid_beyond_the_runtime_is_refused_before_compiling(
+    monkeypatch, device, rocm, warps, most
+):
+    monkeypatch.setattr(platform, "is_rocm", lambda: rocm)
+    assert triton_launch._largest_grid(torch.device(device), warps) == most
+    monkeypatch.setattr(triton_launch, "_largest_grid", lambda device, warps: 5)
+    x = torch.empty(32, device="meta")
+    with pytest.raises(errors.BackendUnavailableError, match="6 programs of 1 warps exceed"):
+        triton_launch.make_plan(VARIANT, 6, [x], [x])
+
+
+@pytest.mark.parametrize("element", ELEMENTS, ids=str)
+@pytest.mark.parametrize("scaling_mode", ["rceil", "floor"])
+def test_the_check_of_fnuz_sees_every_code(element, scaling_mode):
+    x = triton.fnuz_blocks(element, torch.device("cpu"))
+    data, _ = reference.quantize(x, dtype=element, scaling_mode=scaling_mode)
+    codes = torch.arange(256, dtype=torch.uint8).view(element)
+    assert data.view(torch.uint8).unique().tolist() == [
+        code for code, value in enumerate(codes.float()) if value.isfinite() or code == 0x7F
+    ]
+
+
+@pytest.mark.parametrize(
     "error",
     [
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
         torch.AcceleratorError("CUDA error: unspecified launch failure", 719),
         RuntimeError("Triton Error [CUDA]: out of memory"),
         RuntimeError("Triton Error [HIP]: an illegal memory access was encountered"),
+        RuntimeError("Triton Error [HIP]: Code: 719, unspecified launch failure"),
+        RuntimeError("Triton Error [ZE]: 0x70000001"),
+        RuntimeError("Triton Error [ZE]: 0x70000003"),
+        RuntimeError("level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)"),
+        RuntimeError(
+            "level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)"
+        ),
     ],
 )
 def test_faults_of_the_device_are_not_those_of_the_backend(compile_with, error):
@@ -60,6 +98,12 @@ def test_faults_of_the_device_are_not_those_of_the_backend(compile_with, error):
     with pytest.raises(type(error)) as raised:
         triton_launch._compile(VARIANT, [torch.empty(32, device="meta")])
     assert raised.value is error
+
+
+def test_only_a_lost_device_ends_a_verification():
+    assert errors.is_lost_device(RuntimeError("20 (UR_RESULT_ERROR_DEVICE_LOST)"))
+    assert not errors.is_lost_device(torch.OutOfMemoryError("CUDA out of memory"))
+    assert not errors.is_lost_device(RuntimeError("39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)"))
 
 
 def test_a_kernel_that_does_not_compile_is_a_reason(compile_with):

@@ -9,6 +9,7 @@ import textwrap
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from xpu_harness import load_setup
 
 from mxfp8_ops import BackendUnavailableError, dispatch, formats, native, platform, reference
 from mxfp8_ops.backends import xpu, xpu_vllm
@@ -269,3 +270,16 @@ def test_vllm_deviations_are_the_documented_ones(vllm_quantize, element, lowest)
 def test_vllm_refuses_what_it_cannot_do(x, options, reason):
     assert reason in xpu_vllm.BACKEND.unsupported_reason("quantize", x, **options)
     assert xpu_vllm.BACKEND.unsupported_reason("quantize", torch.zeros(4, 32)) is None
+
+
+@pytest.mark.parametrize("where", ["prefix", "data", "user", "oneapi"])
+def test_sycl_headers_are_found_where_pip_or_oneapi_put_them(monkeypatch, tmp_path, where):
+    """Debian's Python and ``pip --user`` keep packages outside sys.prefix."""
+    setup = load_setup()
+    (tmp_path / where / "include/sycl").mkdir(parents=True)
+    (tmp_path / where / "include/sycl/sycl.hpp").touch()
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "prefix"))
+    monkeypatch.setenv("CMPLR_ROOT", str(tmp_path / "oneapi"))
+    paths = {None: tmp_path / "data", "posix_user": tmp_path / "user"}
+    monkeypatch.setattr(setup.sysconfig, "get_path", lambda name, scheme=None: str(paths[scheme]))
+    assert setup.find_sycl() == tmp_path / where

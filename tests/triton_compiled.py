@@ -37,8 +37,13 @@ WIDE = {
 }
 FORBIDDEN = {
     "cuda": (r"\.ftz", r"\bex2\.", r"\blg2\.", r"\bdiv\.(full|rn|approx)", r"\brcp\."),
-    "hip": (r"scratch_store", r"v_exp_f32", r"v_log_f32", r"v_rcp_f32", r"v_div_fixup_f32"),
+    # v_rcp_f32 alone is how integers are divided.
+    "hip": (r"scratch_store", r"v_exp_f32", r"v_log_f32", r"v_div_fixup_f32"),
 }
+FORBIDDEN_IR = (r"\bfdiv\b", r"llvm\.(exp|log|pow)")
+# An fp16 product and its rounding in one instruction, with +0 added: -0 becomes +0.
+MIXED = r"v_(fma|mad)_mix(lo|hi)_f16"
+SIGN_RESTORED = r"= or (<\d+ x )?i16"
 # What Triton tells the compiler of a pointer: that it is aligned and, on AMD, that its storage has less
 # than 2 GiB, which makes buffer instructions of accesses with 64-bit offsets too.
 ALIGNED = ["tt.divisibility", 16]
@@ -77,7 +82,7 @@ def variants(cast):
 
 
 def compile_for(target, kernel, pointers, constants, warps, promises):
-    """The assembly of one variant, with ``promises`` about every pointer."""
+    """The assembly and LLVM IR of one variant, with ``promises`` about every pointer."""
     signature, attributes = {}, {}
     for i, parameter in enumerate(kernel.params):
         if parameter.name in constants:
@@ -89,7 +94,7 @@ def compile_for(target, kernel, pointers, constants, warps, promises):
             signature[parameter.name] = parameter.annotation_type
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
     compiled = triton.compile(source, target=target, options={"num_warps": warps})
-    return compiled.asm.get("amdgcn") or compiled.asm["ptx"]
+    return compiled.asm.get("amdgcn") or compiled.asm["ptx"], compiled.asm["llir"]
 
 
 def main(name, limit=None):
@@ -99,7 +104,7 @@ def main(name, limit=None):
     for (what, kernel, pointers, constants, warps, wide), promises in itertools.product(
         itertools.islice(variants(cast), limit), PROMISES[vendor]
     ):
-        text = compile_for(target, kernel, pointers, constants, warps, promises)
+        text, ir = compile_for(target, kernel, pointers, constants, warps, promises)
         count += 1
         label = f"{what} {pointers.get('x_ptr') or pointers.get('out_ptr')} {constants} {promises}"
         required = [*WIDE[vendor]] if wide else [WIDE[vendor][0]]
@@ -107,6 +112,9 @@ def main(name, limit=None):
             required.append(conversion)
         problems += [f"{label}: no {p}" for p in required if not re.search(p, text)]
         problems += [f"{label}: has {p}" for p in FORBIDDEN[vendor] if re.search(p, text)]
+        problems += [f"{label}: its IR has {p}" for p in FORBIDDEN_IR if re.search(p, ir)]
+        if re.search(MIXED, text) and not re.search(SIGN_RESTORED, ir):
+            problems.append(f"{label}: -0 becomes +0")
         spills = re.search(r"\.vgpr_spill_count:\s+([1-9]\d*)", text)
         if spills:
             problems.append(f"{label}: {spills.group(1)} spilled registers")

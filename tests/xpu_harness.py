@@ -7,6 +7,7 @@ import importlib.util
 import os
 import subprocess
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -25,13 +26,19 @@ def run(command: list[str], **environment: str) -> None:
     subprocess.run(command, check=True, env={**os.environ, **environment})
 
 
-def build_libraries(work: Path) -> dict[str, Path]:
-    """``XPU``: the library as users build it. ``CPU``: the same on the CPU key."""
+def load_setup() -> ModuleType:
+    """The functions of setup.py."""
     spec = importlib.util.spec_from_file_location("mxfp8_setup", ROOT / "setup.py")
     module = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("setuptools.setup", lambda **_: None)
         spec.loader.exec_module(module)
+    return module
+
+
+def build_libraries(work: Path) -> dict[str, Path]:
+    """``XPU``: the library as users build it. ``CPU``: the same on the CPU key."""
+    module = load_setup()
     stand_in = work / "libtorch_xpu.so"
     flags = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", f"-I{SYCL}/include"]
     links = [f"-L{SYCL}/lib", "-lsycl", "-Wl,-soname,libtorch_xpu.so"]

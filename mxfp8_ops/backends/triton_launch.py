@@ -155,6 +155,15 @@ def _compile_new(variant: Variant, pointers: Sequence[torch.Tensor]) -> Any:
     return compiled
 
 
+def _largest_grid(device: torch.device, warps: int) -> int:
+    """Most programs of a launch: CUDA limits their number, HIP and SYCL that of their threads."""
+    if device.type == "cuda" and platform.is_rocm():
+        return 0xFFFFFFFF // (warps * 64)  # lanes of a wave, at most
+    if device.type == "xpu":
+        return 0x7FFFFFFF // (warps * 32)
+    return 0x7FFFFFFF
+
+
 def make_plan(
     variant: Variant,
     programs: int,
@@ -175,8 +184,12 @@ def make_plan(
         copy: whether inputs must be made contiguous first.
     """
     device = inputs[0].device
-    if programs > 0x7FFFFFFF:
-        raise BackendUnavailableError("triton", f"{programs} programs exceed a grid of 2**31 - 1")
+    limit = _largest_grid(device, variant.warps)
+    if programs > limit:
+        reason = (
+            f"{programs} programs of {variant.warps} warps exceed a grid of {limit} on {device}"
+        )
+        raise BackendUnavailableError("triton", reason)
     compiled = _compile(variant, [*inputs, *[*outputs] * repeats])
     # A compiled kernel takes every argument of the source, constants included.
     arguments = (*variant.integers, *variant.constants.values())

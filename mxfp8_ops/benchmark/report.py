@@ -25,7 +25,7 @@ def record(device_name: str, seconds: float, rows: list[dict[str, Any]]) -> dict
     return {
         "device": device_name,
         "torch": torch.__version__,
-        "triton": platform.package_version("triton"),
+        "triton": platform.triton_version(),
         "mxfp8_ops": __version__,
         "date": datetime.date.today().isoformat(),
         "seconds": round(seconds),

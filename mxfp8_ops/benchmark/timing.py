@@ -13,9 +13,12 @@ from typing import Any
 
 import torch
 
+from .. import platform
+
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _CPU_BUFFERS = 1 << 30
 _GPU_BUFFERS = 4 << 30
+_UNKNOWN_CACHE = 64 << 20
 _CACHE_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -35,10 +38,15 @@ def nbytes(tensors: Any) -> int:
 
 
 def cache_bytes(device: torch.device) -> int:
-    """Size of the last cache before memory; a guess of 64 MiB where the system does not tell."""
+    """Size of the last cache before memory; a guess where the system does not tell."""
     if device.type == "cuda":
-        return torch.cuda.get_device_properties(device).L2_cache_size
-    sizes = [64 << 20]
+        size = torch.cuda.get_device_properties(device).L2_cache_size
+        # Of one of the L2 caches on AMD, before an Infinity Cache of 256 MiB on the largest GPUs.
+        return max(size, 256 << 20) if platform.is_rocm() else size
+    if device.type == "xpu":
+        properties = torch.xpu.get_device_properties(device)
+        return getattr(properties, "last_level_cache_size", 0) or _UNKNOWN_CACHE
+    sizes = [_UNKNOWN_CACHE]
     if device.type == "cpu":
         for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
             match = re.fullmatch(r"(\d+)([KMG])", file.read_text().strip())

@@ -65,7 +65,9 @@ def run(args: argparse.Namespace) -> int:
     if device.type == "cpu":
         timing.keep_freed_memory()
     started = time.perf_counter()
-    current = torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+    # Kernels of Triton, such as that of the copy, run on the current device.
+    is_cpu = device.type == "cpu"
+    current = contextlib.nullcontext() if is_cpu else torch.accelerator.device_index(device.index)
     with current, progress("bench", len(shapes)) as step:
         runner = measure.Run(0.02 if args.quick else 0.04, device, _quiet)
         for shape in shapes:

@@ -18,10 +18,7 @@ from ..ops import OPERATIONS
 
 PACKAGES = (
     "torch",
-    "triton",
-    "triton-xpu",
-    "pytorch-triton-xpu",
-    "pytorch-triton-rocm",
+    *platform.TRITON_DISTRIBUTIONS,
     "flashinfer-python",
     "nvidia-cutlass-dsl",
     "vllm-xpu-kernels",

@@ -179,7 +179,10 @@ def _require_memory(device: torch.device) -> None:
     if device.type == "cpu":
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     elif device.type in ("cuda", "xpu"):
-        free = getattr(torch, device.type).mem_get_info(device)[0]
+        try:
+            free = getattr(torch, device.type).mem_get_info(device)[0]
+        except RuntimeError:  # integrated GPUs of Intel
+            raise NotApplicable(f"free memory of {device} is not known") from None
     else:
         raise NotApplicable(f"free memory of {device} is not known")
     if free < needed:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..errors import is_lost_device
 from . import cases, graphs
 from .cases import Case
 from .compare import Comparison
@@ -164,7 +165,7 @@ def _attempt(subject: Subject, step: Case | Step, result: Result) -> bool:
                 "traceback": traceback.format_exc().splitlines()[-30:],
             },
         )
-        return not isinstance(error, torch.AcceleratorError)
+        return not is_lost_device(error)
     result.done += 1
     result.blocks += found.blocks
     result.deviating += found.deviating

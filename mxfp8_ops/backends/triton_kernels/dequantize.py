@@ -44,6 +44,9 @@ def store_scaled(pointers, code, byte, mask, E5M2: tl.constexpr, CAST: tl.conste
         out = tl.where(is_nan, tl.full(half.shape, 0x7FC0, tl.int16), half)
     elif pointers.dtype.element_ty == tl.float16:
         half = value.to(tl.float16).to(tl.int16, bitcast=True)
+        if CAST == SOFTWARE:
+            # RDNA multiplies and rounds in one v_fma_mixlo_f16 that adds +0, which makes -0 positive.
+            half = half | ((value_bits >> 16) & 0x8000).to(tl.int16)
         out = tl.where(is_nan, tl.full(half.shape, 0x7E00, tl.int16), half)
         out = out.to(tl.float16, bitcast=True)
     else:
