@@ -3,7 +3,7 @@
 MXFP8_OPS_NATIVE=auto (default) builds what this machine can build and says what it leaves out,
 =1 makes a missing CPU library an error, =0 installs pure Python.
 MXFP8_OPS_CUDA=auto|0|1 does the same for the CUDA library; MXFP8_OPS_CUDA_ARCHS names its
-architectures (default "80;89;90;100;120", PTX for the last).
+architectures (default "80;89;90;100;120" as far as nvcc knows them, PTX for the last).
 MXFP8_OPS_XPU=auto|0|1 does the same for the XPU library, which is built where torch drives Intel GPUs
 and SYCL's headers are found: in the Python environment (package intel-sycl-rt) or in CMPLR_ROOT (oneAPI).
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parent
 NATIVE = os.environ.get("MXFP8_OPS_NATIVE", "auto").lower()
 CUDA = os.environ.get("MXFP8_OPS_CUDA", "auto").lower()
 XPU = os.environ.get("MXFP8_OPS_XPU", "auto").lower()
-CUDA_ARCHS = os.environ.get("MXFP8_OPS_CUDA_ARCHS", "80;89;90;100;120").replace(",", ";").split(";")
+DEFAULT_CUDA_ARCHS = ("80", "89", "90", "100", "120")
 
 # torch 2.11: the first whose stable ABI knows float8_e8m0fnu.
 COMMON_FLAGS = [
@@ -73,6 +73,16 @@ def find_nvcc() -> str | None:
     home = os.environ.get("CUDA_HOME")
     candidate = shutil.which("nvcc", path=str(Path(home) / "bin")) if home else None
     return candidate or shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+
+
+def cuda_archs(nvcc: str) -> list[str]:
+    """What MXFP8_OPS_CUDA_ARCHS names; by default those that this nvcc knows (100 and 120 since 12.8)."""
+    chosen = os.environ.get("MXFP8_OPS_CUDA_ARCHS")
+    if chosen:
+        return chosen.replace(",", ";").split(";")
+    done = subprocess.run([nvcc, "--list-gpu-arch"], capture_output=True, text=True, check=False)
+    known = [arch for arch in DEFAULT_CUDA_ARCHS if f"compute_{arch}" in done.stdout.split()]
+    return known or list(DEFAULT_CUDA_ARCHS)
 
 
 def find_cxx() -> str | None:
@@ -125,13 +135,13 @@ def cuda_commands(output: Path, work: Path) -> tuple[list[list[str]], list[str]]
     assert directory is not None
     include_flags, link_flags = torch_flags(directory)
     include_flags = [flag.replace("-isystem", "-I") for flag in include_flags]
-    codes = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in CUDA_ARCHS]
-    codes.append(f"-gencode=arch=compute_{CUDA_ARCHS[-1]},code=compute_{CUDA_ARCHS[-1]}")
-    archs = "_".join(CUDA_ARCHS)  # nvcc splits its options at commas
+    archs = cuda_archs(nvcc)
+    codes = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in archs]
+    codes.append(f"-gencode=arch=compute_{archs[-1]},code=compute_{archs[-1]}")
     flags = [
         *COMMON_FLAGS,
         *codes,
-        f"-DMXFP8_CUDA_ARCHS={archs}",
+        f"-DMXFP8_CUDA_ARCHS={'_'.join(archs)}",  # nvcc splits its options at commas
         "-fmad=false",
         "-DUSE_CUDA",
         "-Xcompiler",

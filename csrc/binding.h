@@ -92,10 +92,12 @@ struct Argument {
   int64_t *sizes = nullptr, *strides = nullptr;
 };
 
-// Why the last call of the shim failed; older torches print it and do not tell.
-inline std::string last_error() {
+// Why an allocation failed; older torches print it and do not tell.
+inline std::string allocation_error(int32_t device_type) {
   const auto tell = torch_exception_get_what_without_backtrace;
-  return tell ? tell() : "out of memory, or its size overflows";
+  if (tell) return tell();
+  const std::string place = device_type == aoti_torch_device_type_cuda() ? "CUDA " : "";
+  return place + "out of memory, or its size overflows";
 }
 
 // A new contiguous tensor [*first `batch` sizes of `like`, rows, columns] on its device, without
@@ -118,8 +120,9 @@ inline Tensor allocate(const Argument& like, int64_t batch, int64_t rows, int64_
   if (aoti_torch_empty_strided(dim, sizes, strides, dtype, like.device_type, like.device_index,
                                &handle) != AOTI_TORCH_SUCCESS) {
     // Serving engines look for torch's words in it, such as "CUDA out of memory".
-    throw std::runtime_error("a result of " + std::to_string(sizes[dim - 1]) +
-                             " columns could not be allocated: " + last_error());
+    throw std::runtime_error(
+        "a result of " + std::to_string(sizes[dim - 1]) +
+        " columns could not be allocated: " + allocation_error(like.device_type));
   }
   return Tensor(handle);
 }

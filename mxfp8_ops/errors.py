@@ -23,9 +23,10 @@ class BackendUnavailableError(RuntimeError):
         return type(self), (self.backend, self.reason)
 
 
-# Drivers report these as a plain RuntimeError, through Triton or through torch's XPU code.
+# Reported as a plain RuntimeError through Triton, cutlass-dsl and torch's XPU code.
 _FULL = (
     "out of memory",
+    "CUDA_ERROR_OUT_OF_MEMORY",
     "UR_RESULT_ERROR_OUT_OF_HOST_MEMORY",
     "UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY",
     "0x70000002",  # ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY
@@ -33,6 +34,8 @@ _FULL = (
 )
 _LOST = (
     "illegal memory access",
+    "CUDA_ERROR_ILLEGAL_ADDRESS",
+    "CUDA_ERROR_LAUNCH_FAILED",
     "unspecified launch failure",
     "UR_RESULT_ERROR_DEVICE_LOST",
     "0x70000001",  # ZE_RESULT_ERROR_DEVICE_LOST

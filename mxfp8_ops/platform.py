@@ -34,6 +34,14 @@ def device_index(device: torch.device) -> int:
     return torch.accelerator.current_device_index() if device.type in ("cuda", "xpu") else 0
 
 
+WARM_UP = "call mxfp8_ops.warmup(), or this operation once with the same arguments, before"
+
+
+def is_capturing(device: torch.device) -> bool:
+    """Whether the current stream of ``device`` is recorded into a CUDA graph."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
 def package_version(distribution: str) -> str | None:
     """Version of an installed distribution, read from its metadata without importing it."""
     try:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
+import pytest
 import torch
 
 import mxfp8_ops
@@ -73,3 +76,13 @@ def check_python(code: str, **environment: str) -> str:
     done = run_python(code, **environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def load_setup() -> ModuleType:
+    """The functions of setup.py."""
+    spec = importlib.util.spec_from_file_location("mxfp8_setup", ROOT / "setup.py")
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("setuptools.setup", lambda **_: None)
+        spec.loader.exec_module(module)
+    return module

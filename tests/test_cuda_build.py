@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from cases import run_python
+from cases import load_setup, run_python
 
-from mxfp8_ops.backends.cuda import arch_reason
+from mxfp8_ops.backends.cuda import arch_reason, driver_reason
 
 ROOT = Path(__file__).resolve().parent.parent
 ARCHS = ("80", "89", "90", "100", "120")
@@ -69,7 +69,7 @@ print(compiled_archs(), all(has(f"mxfp8::{{n}}_cuda", "CUDA") for n in names))
 assert not torch.cuda.is_initialized()
 """)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "((8, 0), (8, 9), (9, 0), (10, 0), (12, 0)) True"
+    assert done.stdout.strip() == f"{ARCHS} True"
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -98,6 +98,18 @@ def test_machine_code(library, arch):
     )
 
 
+@pytest.mark.parametrize("arch", ["90", "100", "120"])
+def test_no_memory_is_touched_before_the_previous_kernel_has_ended(library, arch):
+    """Of programmatic dependent launch: the wait, then the trigger, then loads that see new data."""
+    code = cuobjdump(library, "-sass", "-arch", f"sm_{arch}")
+    assert "CONSTANT" not in code, "a load through the read-only cache may see old data"
+    functions = code.split("Function : ")[1:]
+    assert len(functions) == 48
+    for function in functions:
+        order = re.findall(r"\b(ACQBULK|PREEXIT|LDG|STG|ATOM|RED)\b", function)
+        assert order[:2] == ["ACQBULK", "PREEXIT"], function.split("\n")[0]
+
+
 @pytest.mark.parametrize(
     ("capability", "compiled", "reason"),
     [
@@ -106,9 +118,69 @@ def test_machine_code(library, arch):
         ((12, 0), ("80", "90"), None),  # by PTX
         ((8, 0), ("90",), "was compiled for compute capability 9.0 and the device has 8.0"),
         ((7, 5), ("80",), "needs compute capability 8.0 or newer, found 7.5"),
+        ((9, 0), ("90a",), None),
+        ((10, 0), ("90a",), "was compiled for compute capability 9.0a and the device has 10.0"),
+        ((10, 3), ("100a",), "compute capability 10.0a and the device has 10.3"),
+        ((10, 3), ("100f",), None),
+        ((12, 0), ("80", "100f"), "compute capability 8.0, 10.0f and the device has 12.0"),
+        ((12, 1), ("120", "90a"), None),
+        ((8, 7), ("80", "90"), "compute capability 8.0, 9.0 and the device has 8.7"),
+        ((8, 7), ("87",), None),
+        ((8, 9), ("87", "90"), "compute capability 8.7, 9.0 and the device has 8.9"),
+        ((8, 7), ("80",), None),  # by PTX
+        ((10, 1), ("100", "120"), "and the device has 10.1"),
     ],
 )
 def test_reason_for_architectures_that_were_left_out(capability, compiled, reason):
-    archs = tuple((int(a[:-1]), int(a[-1])) for a in compiled)
-    got = arch_reason(capability, archs)
+    got = arch_reason(capability, compiled)
     assert got is None if reason is None else reason in got
+
+
+@pytest.mark.parametrize(
+    ("driver", "runtime", "reason"),
+    [
+        (13000, 13000, None),
+        (13000, 13010, None),
+        (13010, 12080, None),
+        (12090, 13000, "was built with CUDA 13.0 and the driver knows 12.9"),
+        (0, 12080, "was built with CUDA 12.8 and the driver knows 0.0"),
+    ],
+)
+def test_reason_for_drivers_that_are_too_old(driver, runtime, reason):
+    got = driver_reason(driver, runtime)
+    assert got is None if reason is None else reason in got
+
+
+def test_the_library_tells_the_versions_of_cuda(library):
+    done = run_python(f"""
+import ctypes, torch
+library = ctypes.CDLL({str(library)!r})
+print(library.mxfp8_cuda_driver_version(), library.mxfp8_cuda_runtime_version())
+assert not torch.cuda.is_initialized()
+""")
+    assert done.returncode == 0, done.stderr
+    driver, runtime = map(int, done.stdout.split())
+    assert driver >= 0
+    assert runtime >= 11080
+
+
+@pytest.mark.parametrize(
+    ("chosen", "listed", "archs"),
+    [
+        (None, "compute_80 compute_89 compute_90 compute_100 compute_120", [*ARCHS]),
+        (None, "compute_80 compute_89 compute_90 compute_90a", ["80", "89", "90"]),  # CUDA 12.6
+        (None, "", [*ARCHS]),  # an nvcc that does not tell
+        ("90a,100", "compute_80", ["90a", "100"]),  # what is asked for is not changed
+    ],
+)
+def test_default_architectures_are_those_that_nvcc_knows(
+    monkeypatch, tmp_path, chosen, listed, archs
+):
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text(f"#!/bin/sh\nprintf '%s\\n' {listed}\n")
+    nvcc.chmod(0o755)
+    if chosen is None:
+        monkeypatch.delenv("MXFP8_OPS_CUDA_ARCHS", raising=False)
+    else:
+        monkeypatch.setenv("MXFP8_OPS_CUDA_ARCHS", chosen)
+    assert load_setup().cuda_archs(str(nvcc)) == archs

@@ -121,6 +121,17 @@ def test_errors_of_the_device_are_not_blamed_on_the_backend(error, monkeypatch):
     assert dispatch.unavailable_reason(cute_dsl.BACKEND, CPU) is None
 
 
+def test_a_failure_during_a_capture_says_to_warm_up(monkeypatch):
+    """Compiling may be what failed: the backend is not given up for it."""
+    install(monkeypatch, FlashInferStub("0.7.2", compile_error=RuntimeError("no driver call")))
+    monkeypatch.setattr(platform, "is_capturing", lambda device: True)
+    with pytest.raises(
+        RuntimeError, match=r"no driver call.* being captured; call mxfp8_ops\.warm"
+    ):
+        torch.ops.mxfp8.quantize(blocks())
+    assert dispatch.unavailable_reason(cute_dsl.BACKEND, CPU) is None
+
+
 def test_strict_leaves_it_out(monkeypatch):
     stub = FlashInferStub("0.7.2")
     install(monkeypatch, stub)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from cases import run_python
 
 import mxfp8_ops
 from mxfp8_ops import dispatch, formats, ops, reference, testing
@@ -273,6 +274,45 @@ def test_more_than_2_31_elements(backend):
     _, swizzled = op("quantize", backend)(x, scale_layout="swizzled_8x4")
     swizzled_tail = reference.swizzle_scale(expected[1], "swizzled_8x4")
     testing.assert_same_bytes(swizzled[-8:].clone(), swizzled_tail)
+
+
+def test_more_than_2_27_rows(backend):
+    """A row is a warp's work: the number of the last thread is past 2**32."""
+    if torch.cuda.mem_get_info()[0] < 32 << 30:
+        pytest.skip("needs 32 GiB of free device memory")
+    rows = (1 << 27) + 8
+    x = torch.zeros(rows, 1, device="cuda", dtype=torch.bfloat16)
+    tail = torch.randn(8, 1).bfloat16()
+    x[-8:].copy_(tail)
+    data, scale = op("quantize", backend)(x, alignment=32)
+    expected = reference.quantize(tail, alignment=32)
+    testing.assert_same_bytes((data[-8:].clone(), scale[-8:].clone()), expected)
+    wide = data.view(torch.uint8).new_zeros(rows, 64)[:, :32].view(torch.float8_e4m3fn)
+    wide.view(torch.uint8)[-8:] = data.view(torch.uint8)[-8:]
+    restored = op("dequantize", backend)(wide, scale)
+    assert torch.equal(restored[-8:].cpu(), reference.dequantize(*expected))
+
+
+def test_the_first_call_may_be_captured(backend):
+    if backend != "cuda":
+        pytest.skip(f"{backend} compiles on its first call")
+    done = run_python("""
+import torch
+from mxfp8_ops import reference, testing
+x = torch.randn(64, 256, device="cuda", dtype=torch.bfloat16)
+torch.cuda.synchronize()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    pair = torch.ops.mxfp8.quantize_cuda(x)
+    back = torch.ops.mxfp8.dequantize_cuda(*pair)
+    four = torch.ops.mxfp8.quantize_both_cuda(x)
+graph.replay()
+expected = reference.quantize(x.cpu())
+testing.assert_same_bytes(pair, expected)
+testing.assert_same_bytes(four, reference.quantize_both(x.cpu()))
+assert torch.equal(back.cpu(), reference.dequantize(*expected))
+""")
+    assert done.returncode == 0, done.stderr
 
 
 def test_dispatcher_serves_the_same_bytes():

@@ -8,8 +8,8 @@ import textwrap
 
 import pytest
 import torch
+from cases import load_setup
 from torch._subclasses.fake_tensor import FakeTensorMode
-from xpu_harness import load_setup
 
 from mxfp8_ops import BackendUnavailableError, dispatch, formats, native, platform, reference
 from mxfp8_ops.backends import xpu, xpu_vllm

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import os
 import subprocess
 from pathlib import Path
-from types import ModuleType
 
-import pytest
 import torch
+from cases import load_setup
 
 from mxfp8_ops import formats
 
@@ -24,16 +22,6 @@ GUARD = 64
 
 def run(command: list[str], **environment: str) -> None:
     subprocess.run(command, check=True, env={**os.environ, **environment})
-
-
-def load_setup() -> ModuleType:
-    """The functions of setup.py."""
-    spec = importlib.util.spec_from_file_location("mxfp8_setup", ROOT / "setup.py")
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("setuptools.setup", lambda **_: None)
-        spec.loader.exec_module(module)
-    return module
 
 
 def build_libraries(work: Path) -> dict[str, Path]:

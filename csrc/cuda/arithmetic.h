@@ -26,6 +26,25 @@ struct FastDivisor {
   }
 };
 
+// Whether the code that a device of compute capability 10 * major + minor runs, out of `archs` like
+// "80_90_100a" with PTX for the last, was compiled for 9.0 or newer and hence has the waits of
+// programmatic dependent launch. A launch that overlaps without them races.
+inline bool waits_for_previous_kernel(const char* archs, int capability) {
+  int last = 0;
+  for (const char* c = archs; *c != '\0';) {
+    for (last = 0; *c >= '0' && *c <= '9'; ++c) last = 10 * last + (*c - '0');
+    while (*c != '\0' && *c != '_') ++c;  // a suffix
+    if (*c == '_') ++c;
+    if (last >= 90 && last / 10 == capability / 10 && last <= capability) return true;
+  }
+  return capability >= 90 && last >= 90;
+}
+
+// Number of a warp in a grid of fewer than 2^31 of them: the number of its thread can pass 2^32.
+MXFP8_FN uint32_t warp_index(uint32_t block, uint32_t threads_per_block, uint32_t thread) {
+  return block * (threads_per_block >> 5) + (thread >> 5);
+}
+
 // scale_byte() of mxfp8.h with the mode folded into three numbers, so that kernels need no branch.
 struct ScaleRule {
   uint32_t addend;       // carries into the exponent where the mode rounds it up

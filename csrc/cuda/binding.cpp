@@ -5,16 +5,30 @@
 
 #include <tuple>
 #include <utility>
+#include <vector>
 
+#include "arithmetic.h"
 #include "launch.h"
+
+#define MXFP8_STRING(...) #__VA_ARGS__
+#define MXFP8_EXPANDED_STRING(...) MXFP8_STRING(__VA_ARGS__)
+#define MXFP8_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace {
 
 using namespace mxfp8;
 using namespace mxfp8::binding;
 
+// The architectures that were compiled, as in "80_89_90"; PTX is there for the last.
+constexpr char kArchs[] = MXFP8_EXPANDED_STRING(MXFP8_CUDA_ARCHS);
+
 void check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
+  if (error == cudaErrorInvalidConfiguration) {
+    throw std::runtime_error(
+        "the mxfp8 CUDA kernels take fewer than 2**31 rows and 2**31 pieces of work, and this "
+        "tensor has more: split it");
+  }
   cudaGetLastError();  // reported here, so the next call must not report it again
   throw std::runtime_error(std::string(what) + " failed: " + cudaGetErrorName(error) + " (" +
                            cudaGetErrorString(error) + ")");
@@ -35,20 +49,32 @@ cudaStream_t current_stream(int32_t device_index) {
   return static_cast<cudaStream_t>(stream);
 }
 
+// Asks for attributes only, which makes no context.
+std::vector<cuda::Device> all_devices() {
+  int count = 0;
+  check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+  std::vector<cuda::Device> devices(count);
+  for (int index = 0; index < count; ++index) {
+    const auto attribute = [index](cudaDeviceAttr name) {
+      int value = 0;
+      check(cudaDeviceGetAttribute(&value, name, index), "cudaDeviceGetAttribute");
+      return value;
+    };
+    const int capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor) +
+                           attribute(cudaDevAttrComputeCapabilityMinor);
+    devices[index] = {nullptr, attribute(cudaDevAttrMultiProcessorCount),
+                      cuda::waits_for_previous_kernel(kArchs, capability)};
+  }
+  return devices;
+}
+
 // Makes the tensor's device current while a kernel is launched, and says what launches need of it.
 class DeviceScope {
  public:
-  explicit DeviceScope(const Argument& argument) {
-    const int index = argument.device_index;
-    check(cudaGetDevice(&previous_), "cudaGetDevice");
-    if (previous_ != index) check(cudaSetDevice(index), "cudaSetDevice");
-    changed_ = previous_ != index;
-    device.stream = current_stream(index);
-    device.processors = attribute<cudaDevAttrMultiProcessorCount>(index);
-    device.overlaps_launches = attribute<cudaDevAttrComputeCapabilityMajor>(index) >= 9;
-  }
-  ~DeviceScope() {
-    if (changed_) cudaSetDevice(previous_);
+  explicit DeviceScope(const Argument& argument) : device(), previous_(argument.device_index) {
+    static const std::vector<cuda::Device> kDevices = all_devices();
+    device = kDevices.at(argument.device_index);
+    device.stream = current_stream(argument.device_index);
   }
   DeviceScope(const DeviceScope&) = delete;
   DeviceScope& operator=(const DeviceScope&) = delete;
@@ -56,19 +82,22 @@ class DeviceScope {
   cuda::Device device;
 
  private:
-  // Asked for once per device; threads that ask together store the same number.
-  template <cudaDeviceAttr kAttribute>
-  static int attribute(int index) {
-    constexpr int kDevices = 64;
-    static int values[kDevices];
-    if (index < kDevices && values[index]) return values[index];
-    int value;
-    check(cudaDeviceGetAttribute(&value, kAttribute, index), "cudaDeviceGetAttribute");
-    if (index < kDevices) values[index] = value;
-    return value;
-  }
-  int previous_ = 0;
-  bool changed_ = false;
+  // Goes back even where the constructor throws.
+  struct Previous {
+    explicit Previous(int index) {
+      int current = 0;
+      check(cudaGetDevice(&current), "cudaGetDevice");
+      if (current == index) return;
+      check(cudaSetDevice(index), "cudaSetDevice");
+      device = current;
+    }
+    ~Previous() {
+      if (device >= 0) cudaSetDevice(device);
+    }
+    int device = -1;
+  };
+
+  Previous previous_;
 };
 
 // Batch dimensions as one dimension with one stride, if their strides allow it.
@@ -223,10 +252,6 @@ Tensor dequantize(const Tensor& data, const Tensor& scale, std::optional<Dtype> 
   return result;
 }
 
-#define MXFP8_STRING(...) #__VA_ARGS__
-#define MXFP8_EXPANDED_STRING(...) MXFP8_STRING(__VA_ARGS__)
-#define MXFP8_EXPORT extern "C" __attribute__((visibility("default")))
-
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(mxfp8, CUDA, m) {
@@ -250,8 +275,17 @@ MXFP8_EXPORT void mxfp8_register_cuda_dispatcher() {
   static_cast<void>(registered);
 }
 
-// The architectures that were compiled, as in "80_89_90"; PTX is there for the last.
-MXFP8_EXPORT const char* mxfp8_cuda_archs() { return MXFP8_EXPANDED_STRING(MXFP8_CUDA_ARCHS); }
+MXFP8_EXPORT const char* mxfp8_cuda_archs() { return kArchs; }
+
+// Versions of CUDA as 1000 * major + 10 * minor, 0 where there is none; no context is made.
+MXFP8_EXPORT int mxfp8_cuda_driver_version() {
+  int version = 0;
+  return cudaDriverGetVersion(&version) == cudaSuccess ? version : 0;
+}
+MXFP8_EXPORT int mxfp8_cuda_runtime_version() {
+  int version = 0;
+  return cudaRuntimeGetVersion(&version) == cudaSuccess ? version : 0;
+}
 
 // For benchmarks/tune_cuda.py: 0, 0 and -1 give every choice back to the launch code.
 MXFP8_EXPORT void mxfp8_cuda_tune(int unroll, int threads, int overlap) {

@@ -84,8 +84,8 @@ __global__ void __launch_bounds__(kTileThreads, kInput == InputType::kFp32 ? 2 :
   const int64_t first_row = int64_t{tile_row} * kTile + row_in_tile;
   const int64_t first_column = int64_t{tile_column} * kTile + column_in_tile;
 
-  let_next_kernel_start();
   wait_for_previous_kernel();
+  let_next_kernel_start();
   C chunks[8];
   const char* from = p.input + (batch * p.batch_stride + first_row * p.row_stride + first_column) *
                                    C::kElementBytes;

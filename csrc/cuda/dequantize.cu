@@ -90,9 +90,9 @@ __global__ void __launch_bounds__(512)
     dequantize_kernel(const __grid_constant__ DequantizeParameters p) {
   constexpr int kOutputBytes = kOutput == InputType::kFp32 ? 4 : 2;
   const uint32_t lane = threadIdx.x & 31;
-  const uint32_t index = (blockIdx.x * blockDim.x + threadIdx.x) >> 5;
-  let_next_kernel_start();
+  const uint32_t index = warp_index(blockIdx.x, blockDim.x, threadIdx.x);
   wait_for_previous_kernel();
+  let_next_kernel_start();
   if (index >= p.u.units) return;
   const Unit unit = locate<kUnroll>(p.u, index);
   const uint32_t row = unit.shape.row;
@@ -105,8 +105,9 @@ __global__ void __launch_bounds__(512)
   const uint32_t own_block = block + own * unit.shape.column_step;
   uint32_t bytes = 0;
   if (own < kUnroll && own_row < p.u.rows && own_block < p.u.blocks) {
-    bytes = __ldg(p.scale + unit.batch * p.u.scale_stride +
-                  scale_place(p.u.layout, own_row, own_block, p.u.padded_columns));
+    // No __ldg: the kernel overlaps the one that writes the scales.
+    bytes = p.scale[unit.batch * p.u.scale_stride +
+                    scale_place(p.u.layout, own_row, own_block, p.u.padded_columns)];
   }
 
   uint2 codes[kUnroll];

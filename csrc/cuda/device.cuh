@@ -11,7 +11,8 @@ constexpr uint32_t kNanWord = 0x7F7F7F7F;
 constexpr uint32_t kFullWarp = 0xFFFFFFFF;
 
 // Programmatic dependent launch: nothing that another kernel may write or still read is touched
-// before the wait. Without the launch attribute both are no-ops.
+// before the wait, and the next kernel is let in after it only, so that all but this kernel has
+// ended when the next begins. Without the launch attribute both are no-ops.
 __device__ __forceinline__ void wait_for_previous_kernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

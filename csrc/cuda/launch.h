@@ -31,7 +31,7 @@ struct Format {
 struct Device {
   cudaStream_t stream;
   int processors;
-  bool overlaps_launches;  // programmatic dependent launch: compute capability 9.0 and newer
+  bool overlaps_launches;  // programmatic dependent launch: waits_for_previous_kernel()
 };
 
 // Overrides of the launch heuristics for benchmarks/tune_cuda.py; 0 and -1 leave them alone.

@@ -20,9 +20,9 @@ __global__ void __launch_bounds__(512) rows_kernel(const __grid_constant__ RowsP
   using C = Chunk<kInput>;
   constexpr bool kExact = kInput == InputType::kFp32;
   const uint32_t lane = threadIdx.x & 31;
-  const uint32_t index = (blockIdx.x * blockDim.x + threadIdx.x) >> 5;
-  let_next_kernel_start();
+  const uint32_t index = warp_index(blockIdx.x, blockDim.x, threadIdx.x);
   wait_for_previous_kernel();
+  let_next_kernel_start();
   if (index >= p.u.units) return;
   const Unit unit = locate<kUnroll>(p.u, index);
   const uint32_t row = unit.shape.row;

@@ -58,7 +58,8 @@ inline UnitParameters unit_parameters(const View& view, int64_t padded_columns, 
   const int64_t column_units =
       (p.padded_columns + (linear ? 8 * unroll : 8) - 1) / (linear ? 8 * unroll : 8);
   const int64_t units = view.batch * groups * column_units;
-  p.units = units < (int64_t{1} << 31) ? static_cast<uint32_t>(units) : 0;
+  const bool fits = units < (int64_t{1} << 31) && padded_rows < (int64_t{1} << 31);
+  p.units = fits ? static_cast<uint32_t>(units) : 0;
   p.groups = static_cast<uint32_t>(groups);
   p.column_units = FastDivisor(static_cast<uint32_t>(column_units));
   p.groups_divisor = FastDivisor(p.groups);

@@ -271,6 +271,9 @@ def _call(
         if is_device_fault(error):
             raise
         reason = f"mxfp8_quantize of flashinfer {found.version} failed with {_describe(error)}"
+        if platform.is_capturing(input.device):  # it may only have had to compile
+            sentence = f"{reason}, while a CUDA graph is being captured; {platform.WARM_UP}"
+            raise RuntimeError(sentence) from error
         raise BackendUnavailableError("cute_dsl", reason) from error
 
 

@@ -92,10 +92,10 @@ def fnuz_blocks(element: torch.dtype, device: torch.device) -> torch.Tensor:
 def _fnuz_is_exact(index: int) -> bool:
     """Whether gfx942's FNUZ conversion of half the value gives the software codes."""
     device = torch.device("cuda", index)
-    if triton_launch.is_capturing(device):  # the comparison waits for the device
+    if platform.is_capturing(device):  # the comparison waits for the device
         raise RuntimeError(
             f"the FNUZ conversion cannot be checked while a CUDA graph is being captured; "
-            f"{triton_launch.WARM_UP}"
+            f"{platform.WARM_UP}"
         )
     try:
         for element in formats.ELEMENT_FORMATS:

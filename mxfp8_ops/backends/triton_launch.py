@@ -92,14 +92,6 @@ def guard(device: torch.device) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext()
 
 
-WARM_UP = "call mxfp8_ops.warmup(), or this operation once with the same arguments, before"
-
-
-def is_capturing(device: torch.device) -> bool:
-    """Whether the current stream of ``device`` is recorded into a CUDA graph."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-
-
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     """``tensor`` with a type that Triton's pointers can have."""
     if tensor.dtype == torch.bfloat16:
@@ -144,10 +136,10 @@ def _compile_new(variant: Variant, pointers: Sequence[torch.Tensor]) -> Any:
     except Exception as error:
         if is_device_fault(error):
             raise
-        if is_capturing(pointers[0].device):
+        if platform.is_capturing(pointers[0].device):
             raise RuntimeError(
                 f"{variant.kernel} could not be compiled while a CUDA graph is being captured "
-                f"({error}); {WARM_UP}"
+                f"({error}); {platform.WARM_UP}"
             ) from error
         raise BackendUnavailableError(
             "triton", f"{variant.kernel} failed to compile: {type(error).__name__}: {error}"

@@ -96,9 +96,49 @@ void test_unit_shape(ScaleLayout layout) {
   }
 }
 
+void test_warp_index() {
+  for (const uint32_t threads : {32u, 128u, 256u, 512u}) {
+    for (const uint32_t block : {0u, 1u, 131071u, 1u << 22, (1u << 24) - 1, 1u << 24}) {
+      for (const uint32_t thread : {0u, 31u, threads - 1}) {
+        expect("warp_index", block, cuda::warp_index(block, threads, thread),
+               static_cast<uint32_t>((uint64_t{block} * threads + thread) / 32));
+      }
+    }
+  }
+}
+
+void test_waits_for_previous_kernel() {
+  struct Row {
+    const char* archs;
+    int capability;
+    bool waits;
+  };
+  for (const Row& row : {
+           Row{"80_89_90_100_120", 80, false},
+           Row{"80_89_90_100_120", 89, false},
+           Row{"80_89_90_100_120", 90, true},
+           Row{"80_89_90_100_120", 103, true},
+           Row{"80_89_90_100_120", 121, true},
+           Row{"80", 90, false},
+           Row{"80_86", 120, false},
+           Row{"89", 100, false},
+           Row{"90_80", 90, true},
+           Row{"90_80", 120, false},
+           Row{"90a", 90, true},
+           Row{"100f", 103, true},
+           Row{"80_90", 120, true},
+           Row{"80_120", 121, true},
+       }) {
+    expect(row.archs, row.capability, cuda::waits_for_previous_kernel(row.archs, row.capability),
+           row.waits);
+  }
+}
+
 }  // namespace
 
 int main() {
+  test_warp_index();
+  test_waits_for_previous_kernel();
   test_fast_divisor();
   test_scale_rule<ElementType::kE4m3>();
   test_scale_rule<ElementType::kE5m2>();
