@@ -14,19 +14,17 @@ import torch
 from cpu_raw import (
     ELEMENTS,
     LAYOUTS,
-    Guarded,
-    guarded_copy,
+    call_between_guards,
     input_arguments,
     integers,
     library,
-    pointers,
     set_isa,
     use_library,
 )
 
 from mxfp8_ops import formats, reference
 from mxfp8_ops.formats import round_up
-from mxfp8_ops.testing import adversarial_blocks, assert_same_bytes
+from mxfp8_ops.testing import adversarial_blocks
 
 # Rows and columns around the sizes of blocks, groups of 16 blocks, tiles and strips.
 SIZES = [
@@ -67,20 +65,9 @@ def run(
     expected: tuple[torch.Tensor, ...],
     context: str,
 ) -> None:
-    """Call twice, memory once ending and once beginning at guard pages.
-
-    Outputs are filled with 0xFF and with 0x00 before: a byte that is not written shows in one of them.
-    """
     global calls
-    for at_end, fill in ((True, 0xFF), (False, 0x00)):
-        memory = [guarded_copy(x, at_end) for x in inputs]
-        outputs = [Guarded(t.numel() * t.element_size(), at_end, fill) for t in expected]
-        getattr(library(), function)(*pointers(*memory), *arguments, *pointers(*outputs))
-        calls += 1
-        for output, wanted in zip(outputs, expected, strict=True):
-            output.check_slack()
-            got = output.bytes.view(wanted.dtype).view(wanted.shape)
-            assert_same_bytes(got, wanted, f"{function} {context} {at_end=} {fill=}")
+    entry = getattr(library(), function)
+    calls += call_between_guards(entry, inputs, arguments, expected, f"{function} {context}")
 
 
 def quantizers(x: torch.Tensor, alignment: int, options: dict, context: str) -> None:

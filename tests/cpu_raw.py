@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 
 from mxfp8_ops import formats, native
+from mxfp8_ops.testing import assert_same_bytes
 
 ISAS = ("avx512", "avx2", "portable")
 ELEMENTS = tuple(formats.ELEMENT_FORMATS)
@@ -31,6 +32,8 @@ def use_library(path: str) -> None:
 def library() -> ctypes.CDLL:
     lib = native.library("cpu") if _other is None else _other
     lib.mxfp8_cpu_isa.restype = ctypes.c_char_p
+    for name in ("quantize", "quantize_both", "dequantize", "swizzle", "unswizzle"):
+        getattr(lib, f"mxfp8_cpu_{name}_raw").restype = None
     return lib
 
 
@@ -124,3 +127,26 @@ def input_arguments(x: torch.Tensor, dtype: torch.dtype, mode: str) -> list[obje
         ELEMENTS.index(dtype),
         formats.SCALING_MODES.index(mode),
     ]
+
+
+def call_between_guards(
+    function: Callable[..., object],
+    inputs: Sequence[torch.Tensor],
+    arguments: Sequence[object],
+    expected: Sequence[torch.Tensor],
+    context: str,
+) -> int:
+    """Call twice, memory once ending and once beginning at guard pages; the number of calls.
+
+    Outputs are filled with 0xFF and with 0x00 before: a byte that is not written shows in one of them.
+    """
+    for at_end, fill in ((True, 0xFF), (False, 0x00)):
+        memory = [guarded_copy(x, at_end) for x in inputs]
+        outputs = [Guarded(t.numel() * t.element_size(), at_end, fill) for t in expected]
+        error = function(*pointers(*memory), *arguments, *pointers(*outputs))
+        assert not error, f"{context}: error {error}"
+        for output, wanted in zip(outputs, expected, strict=True):
+            output.check_slack()
+            got = output.bytes.view(wanted.dtype).view(wanted.shape)
+            assert_same_bytes(got, wanted, f"{context} {at_end=} {fill=}")
+    return 2

@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(512) rows_kernel(const __grid_constant__ RowsP
   const uint32_t i = lane % 4;
   uint32_t byte = bytes[0];
 #pragma unroll
-  for (int k = 1; k < kUnroll; ++k) byte = i == k ? bytes[k] : byte;
+  for (uint32_t k = 1; k < kUnroll; ++k) byte = i == k ? bytes[k] : byte;
   const uint32_t scale_column = block + i * unit.shape.column_step;
   if (i < kUnroll && scale_column < p.u.padded_columns) {
     p.scale[unit.batch * p.u.scale_stride + scale_place(p.u.layout, row + i * unit.shape.row_step,
