@@ -43,7 +43,28 @@ def test_the_newest_system_versions_are_compared_as_numbers(check_wheel, monkeyp
     symbols = ["a@GLIBC_2.9", "b@GLIBC_2.14", "c@GLIBCXX_3.4.9", "d@GLIBCXX_3.4.26"]
     monkeypatch.setattr(check_wheel, "undefined_symbols", lambda library: symbols)
     found = check_wheel.system_versions(Path("x.so"))
-    assert found == {"GLIBC": "2.14", "GLIBCXX": "3.4.26"}
+    assert found == {"GLIBC": (2, 14), "GLIBCXX": (3, 4, 26)}
+
+
+@pytest.mark.parametrize(
+    ("symbol", "refused"),
+    [
+        ("f@GLIBC_2.28", False),
+        ("f@GLIBC_2.34", True),
+        ("f@GLIBCXX_3.4.24", False),
+        ("f@GLIBCXX_3.4.26", True),
+        ("f@GCC_9.9", False),
+    ],
+)
+def test_the_cpu_library_loads_where_torch_does(
+    check_wheel, monkeypatch, tmp_path, symbol, refused
+):
+    monkeypatch.setattr(check_wheel, "undefined_symbols", lambda library: [symbol])
+    names = [f"mxfp8_ops/{name}" for name in check_wheel.NEEDED]
+    path = tmp_path / "mxfp8_ops-1-py3-none-linux_x86_64.whl"
+    problems = check_wheel.problems(wheel(path, *names, "mxfp8_ops/_lib/libmxfp8_cpu.so"))
+    assert bool(problems) is refused
+    assert all("and torch's wheels need" in problem for problem in problems)
 
 
 def wheel(path: Path, *names: str) -> Path:
