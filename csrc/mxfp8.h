@@ -169,8 +169,11 @@ MXFP8_FN uint16_t fp32_to_fp16(float value) {
   return static_cast<uint16_t>(sign | ((rounded - ((127u - 15) << 23)) >> 13));
 }
 
+// Of sums that fit 64 bits; others come out negative, and no tensor is that large.
 MXFP8_FN int64_t round_up(int64_t n, int64_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
+  const uint64_t whole = static_cast<uint64_t>(n) / static_cast<uint64_t>(multiple);
+  const uint64_t rest = static_cast<uint64_t>(n) % static_cast<uint64_t>(multiple);
+  return static_cast<int64_t>((whole + (rest != 0)) * static_cast<uint64_t>(multiple));
 }
 
 static constexpr int tile_rows(ScaleLayout layout) {

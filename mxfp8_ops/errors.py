@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
+
+from ._copies import from_first_copy
 
 
 class BackendUnavailableError(RuntimeError):
@@ -21,6 +25,10 @@ class BackendUnavailableError(RuntimeError):
     def __reduce__(self) -> tuple[type[BackendUnavailableError], tuple[str, str]]:
         # An exception is pickled by its message alone, and worker processes send theirs to the parent.
         return type(self), (self.backend, self.reason)
+
+
+if not TYPE_CHECKING:
+    BackendUnavailableError = from_first_copy("error", BackendUnavailableError)
 
 
 # Reported as a plain RuntimeError through Triton, cutlass-dsl and torch's XPU code.

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import torch
 
-_DIRECTORY = Path(__file__).parent / "_lib"
+from ._copies import from_first_copy
+
+_DIRECTORY = from_first_copy("libraries", Path(__file__).parent / "_lib")
 
 
 @functools.cache

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from . import formats
+from ._copies import NAMESPACE, from_first_copy
+from ._version import __version__
 from .formats import BLOCK_SIZE, SCALE_DTYPE
-
-NAMESPACE = "mxfp8"
 
 
 @dataclass(frozen=True)
@@ -225,8 +225,7 @@ OPERATIONS = {
     )
 }
 
-# A second copy of the package in one process (reloaded, or vendored) finds the first one's library here
-# and registers nothing: op names are global to the process.
+# None in a second copy of the package, which registers nothing.
 _LIBRARY: torch.library.Library | None = None
 
 
@@ -252,10 +251,22 @@ def _refusal_kernel(operation: Operation) -> Callable[..., str]:
     return refuse
 
 
-def _vmap_rule(op: torch._ops.OpOverload) -> Callable[..., Any]:
+def _one_of(argument: Any, dim: int | None) -> Any:
+    """What the function that is mapped is called with, without its numbers."""
+    if not isinstance(argument, torch.Tensor) or argument.layout != torch.strided:
+        return argument
+    shape = list(argument.shape)
+    if dim is not None:
+        del shape[dim]
+    return torch.empty(shape, dtype=argument.dtype, device="meta")
+
+
+def _vmap_rule(operation: Operation, op: torch._ops.OpOverload) -> Callable[..., Any]:
     """Batch dimensions are part of every operation, so a mapped dimension becomes the first of them."""
 
     def rule(info: Any, in_dims: tuple[Any, ...], *args: Any, **kwargs: Any) -> Any:
+        # With a dimension more, a call may be valid that is not: [K] is no matrix, a stack of them is.
+        operation.check(*map(_one_of, args, in_dims), **kwargs)
         arguments = list(args)
         for i, (argument, dim) in enumerate(zip(args, in_dims, strict=True)):
             if isinstance(argument, torch.Tensor):
@@ -281,12 +292,28 @@ def _vmap_rule(op: torch._ops.OpOverload) -> Callable[..., Any]:
     return rule
 
 
+def _require_same_ops(version: str) -> None:
+    """ImportError where the first copy in the process defined other ops than this one would."""
+    for operation in OPERATIONS.values():
+        for backend in (None, *operation.backends):
+            name = operation.op_name(backend)
+            packet = getattr(getattr(torch.ops, NAMESPACE), name, None)
+            wanted = torch._C.parse_schema(
+                f"{NAMESPACE}::{name}{operation.arguments} -> {operation.returns}"
+            )
+            if packet is None or str(packet.default._schema) != str(wanted):
+                raise ImportError(
+                    f"two versions of mxfp8_ops in one process: {NAMESPACE}::{name} of {version}, which "
+                    f"was imported first, is not that of {__version__}; import one of them only"
+                )
+
+
 def _define_all() -> None:
     global _LIBRARY
-    namespace = getattr(torch.ops, NAMESPACE)
-    if getattr(namespace, "_library", None) is not None:
-        return
     library = torch.library.Library(NAMESPACE, "FRAGMENT")
+    if from_first_copy("library", library) is not library:
+        _require_same_ops(from_first_copy("version", __version__))
+        return
     for operation in OPERATIONS.values():
         for backend in (None, *operation.backends):
             name = operation.op_name(backend)
@@ -296,14 +323,15 @@ def _define_all() -> None:
             )
             torch.library.register_fake(f"{NAMESPACE}::{name}", operation.fake, lib=library)
             torch.library.register_vmap(
-                f"{NAMESPACE}::{name}", _vmap_rule(operation.op(backend)), lib=library
+                f"{NAMESPACE}::{name}", _vmap_rule(operation, operation.op(backend)), lib=library
             )
             # Codes and scales carry no gradient: outputs are detached, at no cost per call.
             library.impl(name, torch.library.fallthrough_kernel, "Autograd")
         refusal = f"_refuse_{operation.name}"
         library.define(f"{refusal}{operation.arguments} -> str")
         library.impl(refusal, _refusal_kernel(operation), "CompositeExplicitAutograd")
-    namespace._library = _LIBRARY = library
+    from_first_copy("version", __version__)
+    _LIBRARY = library
 
 
 _define_all()

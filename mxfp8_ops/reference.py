@@ -227,7 +227,8 @@ def dequantize_bytes(
     # In integers: torch's vectorised cast, which Inductor uses too, makes every NaN bfloat16 0xFFFF.
     nan, integer = _QUIET_NAN[output]
     codes = torch.where(values.isnan(), nan, values.to(output).view(integer)).to(integer)
-    return codes.view(output).reshape(data.shape).contiguous()
+    # The change of dtype last: autograd tracks views, and does not take this one for one.
+    return codes.reshape(data.shape).contiguous().view(output)
 
 
 def swizzle_scale(scale: torch.Tensor, scale_layout: str) -> torch.Tensor:

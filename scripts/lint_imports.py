@@ -16,6 +16,7 @@ from pathlib import Path
 # First matching prefix decides; names are relative to the package.
 FLOORS = (
     ("_version", 0),
+    ("_copies", 0),
     ("formats", 0),
     ("errors", 0),
     ("reference", 1),

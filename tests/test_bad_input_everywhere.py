@@ -144,6 +144,15 @@ def test_values_of_a_wrong_type(name, value, backend):
         mxfp8_ops.quantize(arguments.pop("input"), **arguments, backend=backend)
 
 
+@pytest.mark.parametrize("alignment", [2**62, 2**63 - 32, 2**63 - 64])
+@pytest.mark.parametrize("columns", [64, 96, 128])
+def test_padding_beyond_all_memory(columns, alignment):
+    """A sum that does not fit 64 bits gives no empty result."""
+    for backend in CPU_BACKENDS:
+        with pytest.raises(RuntimeError):
+            mxfp8_ops.quantize(torch.zeros(8, columns), alignment=alignment, backend=backend)
+
+
 @pytest.mark.parametrize("backend", [None, *CPU_BACKENDS])
 def test_none_for_a_tensor(backend):
     data, scale = mxfp8_ops.quantize(torch.zeros(2, 32))

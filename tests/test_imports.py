@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+
+from mxfp8_ops import __version__
 
 ROOT = Path(__file__).parents[1]
 OPTIONAL = (
@@ -91,6 +94,40 @@ def test_reload_and_second_copy():
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == "fine"
+
+
+def test_a_vendored_copy_shares_ops_libraries_and_errors(tmp_path):
+    shutil.copytree(ROOT / "mxfp8_ops", tmp_path / "vendored")
+    result = run(
+        f"""
+        import sys, torch
+        import mxfp8_ops
+        sys.path.insert(0, {str(tmp_path)!r})
+        import vendored
+        assert vendored.native._DIRECTORY == mxfp8_ops.native._DIRECTORY
+        x = torch.randn(4, 64)
+        for mine, other in zip(mxfp8_ops.quantize(x), vendored.quantize(x)):
+            assert torch.equal(mine.view(torch.uint8), other.view(torch.uint8))
+        try:
+            vendored.quantize(x, backend="cuda")
+        except vendored.BackendUnavailableError:
+            print("fine")
+        """
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == "fine"
+    assert "Overriding" not in result.stderr
+
+
+def test_two_versions_in_one_process_are_an_import_error(tmp_path):
+    copy = shutil.copytree(ROOT / "mxfp8_ops", tmp_path / "newer")
+    (copy / "_version.py").write_text('__version__ = "9.0"\n')
+    ops = (copy / "ops.py").read_text()
+    (copy / "ops.py").write_text(ops.replace('str scaling_mode="rceil"', 'str mode="rceil"'))
+    assert (copy / "ops.py").read_text() != ops
+    result = run(f"import sys, mxfp8_ops; sys.path.insert(0, {str(tmp_path)!r}); import newer")
+    assert "ImportError: two versions of mxfp8_ops in one process" in result.stderr
+    assert f"of {__version__}, which was imported first, is not that of 9.0" in result.stderr
 
 
 def test_first_call_in_a_process_may_be_compiled():

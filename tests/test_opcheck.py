@@ -139,3 +139,16 @@ def test_outputs_are_detached():
     for operation in QUANTIZERS:
         for backend in cpu_ops(operation):
             assert not any(t.requires_grad for t in OPERATIONS[operation].op(backend)(x))
+
+
+@pytest.mark.parametrize("backend", cpu_ops("quantize"))
+def test_results_are_no_views(backend):
+    """Autograd would refuse to change one in place that was made without gradients."""
+    with torch.no_grad():
+        for shape in ((64,), (4, 64), (2, 3, 64)):
+            for layout in LAYOUTS:
+                pair = OPERATIONS["quantize"].op(backend)(torch.randn(shape), scale_layout=layout)
+                back = OPERATIONS["dequantize"].op(backend)(*pair, scale_layout=layout)
+                assert not any(t._is_view() for t in (*pair, back))
+    back.mul_(torch.ones(back.shape, requires_grad=True))
+    assert back.requires_grad

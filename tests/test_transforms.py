@@ -160,3 +160,41 @@ def test_flushing_of_subnormals_changes_no_byte_of_the_native_kernels():
             )
     finally:
         torch.set_flush_denormal(False)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda map_, x: map_(torch.ops.mxfp8.quantize)(x(64)),
+        lambda map_, x: map_(lambda t: torch.ops.mxfp8.quantize_columnwise(t, alignment=32))(
+            x(3, 32)
+        ),
+        lambda map_, x: map_(lambda t: torch.ops.mxfp8.quantize_both(t, alignment=32))(x(3, 32)),
+        lambda map_, x: map_(torch.ops.mxfp8.quantize)(x(3, 33)),
+        lambda map_, x: map_(lambda s: torch.ops.mxfp8.swizzle_scale(s, "linear"))(e8m0(3)),
+        lambda map_, x: map_(lambda s: torch.ops.mxfp8.unswizzle_scale(s, 1, 5, "linear"))(
+            e8m0(3, 5)
+        ),
+        lambda map_, x: map_(torch.ops.mxfp8.dequantize)(codes(3, 32), e8m0(3, 1, 1)),
+        lambda map_, x: map_(torch.ops.mxfp8.dequantize)(codes(3, 1, 32), e8m0(3, 1)),
+    ],
+)
+def test_vmap_refuses_what_the_unmapped_call_refuses(call):
+    """A batch in front would make matrices of rows, and blocks would run across it."""
+
+    def first(function):
+        return lambda *tensors: function(*(t[0] for t in tensors))
+
+    with pytest.raises(ValueError, match=r"\w") as unmapped:
+        call(first, torch.randn)
+    with pytest.raises(ValueError, match=r"\w") as mapped:
+        call(torch.vmap, torch.randn)
+    assert str(mapped.value) == str(unmapped.value)
+
+
+def codes(*shape):
+    return torch.zeros(shape, dtype=torch.uint8).view(torch.float8_e4m3fn)
+
+
+def e8m0(*shape):
+    return torch.zeros(shape, dtype=torch.uint8).view(torch.float8_e8m0fnu)

@@ -264,9 +264,10 @@ def _call(
         )
         # It returns [M, K] and a flat uint8 tensor, whatever the shape of the input.
         data_shape, scale_shape = _result_shapes(shape, scale_layout, alignment)
+        # The change of dtype last: autograd tracks views, and does not take that one for one.
         if len(shape) != 2:
-            data = data.view(data_shape)
-        return data, scale.view(SCALE_DTYPE).view(*scale_shape)
+            data = data.view(torch.uint8).view(data_shape).view(torch.float8_e4m3fn)
+        return data, scale.view(*scale_shape).view(SCALE_DTYPE)
     except Exception as error:
         if is_device_fault(error):
             raise
