@@ -17,6 +17,7 @@ from pathlib import Path
 FLOORS = (
     ("_version", 0),
     ("_copies", 0),
+    ("_vmap", 0),
     ("formats", 0),
     ("errors", 0),
     ("reference", 1),
